@@ -1,0 +1,58 @@
+# `make help` lists the commands. Each one first sees to it that .venv holds what it needs; PYTHON=... names
+# the Python to make it from.
+
+.DEFAULT_GOAL := help
+.PHONY: help fit test test-all check lint types docs serve bench clean venv-fit venv-test venv-dev venv-bench
+.NOTPARALLEL:
+
+PYTHON ?=
+export PYTHON
+run := .venv/bin/python
+# extra arguments for pytest: make test ARGS="-k decay -x"
+ARGS ?=
+WORKERS ?= auto
+
+# One BLAS thread a process: small matrices are many times slower when threads fight for the cores.
+export OPENBLAS_NUM_THREADS ?= 1
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+fit: venv-fit ## fit the hare and lynx data: prints the report, writes hare_lynx.png
+	$(run) examples/hare_lynx.py
+
+test: venv-test ## the tests, examples and documentation snippets, without the slow ones
+	$(run) -m pytest -n $(WORKERS) -m "not slow" $(ARGS)
+
+test-all: venv-test ## all tests
+	$(run) -m pytest -n $(WORKERS) $(ARGS)
+
+check: lint types docs ## style, types and documentation: all that needs no test run
+
+lint: venv-dev
+	$(run) -m ruff check .
+	$(run) -m ruff format --check .
+
+types: venv-dev
+	$(run) -m pyright --pythonpath $(run)
+
+docs: venv-dev ## build the documentation into site/, executing the tutorials; a broken link fails
+	$(run) docs/build_tutorials.py
+	$(run) -m zensical build --strict --clean
+	$(run) docs/check_links.py site
+
+serve: venv-dev ## show the documentation while writing it
+	$(run) docs/build_tutorials.py
+	$(run) -m zensical serve
+
+bench: venv-bench ## run the benchmarks, one after the other
+	@found=; for script in benchmarks/*.py; do \
+	    [ -e "$$script" ] || continue; found=1; echo "== $$script"; $(run) "$$script" || exit 1; \
+	done; [ -n "$$found" ] || echo "There are no benchmarks yet."
+
+venv-fit venv-test venv-dev venv-bench: venv-%:
+	@scripts/venv $*
+
+clean: ## remove .venv and everything that was built
+	rm -rf .venv site build dist docs/tutorials .pytest_cache .ruff_cache .cache hare_lynx.png
+	find sciml tests examples docs scripts -name __pycache__ -type d -prune -exec rm -rf {} +
