@@ -1,0 +1,49 @@
+"""What a numerical method may report. A failure is a value with advice, not an exception."""
+
+import optimistix as optx
+
+
+class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
+    """How a solve, a root find or a fit ended; `RESULTS[item]` is the text."""
+
+    successful = ""
+    out_of_steps = (
+        "The solver ran out of steps (`max_steps`) before the last save time. Allow more "
+        "with `max_steps=`, loosen `rtol`/`atol`, or, when fast and slow processes act "
+        "together, pass a stiff method such as `method=diffrax.Kvaerno5()`."
+    )
+    looks_stiff = (
+        "The solver ran out of steps (`max_steps`), and the problem looks stiff: the step "
+        "size was held down by stability, not by accuracy. Pass a stiff method such as "
+        "`method=diffrax.Kvaerno5()`."
+    )
+    nonfinite_start = (
+        "The initial state, the parameters or the vector field at the first time contain "
+        "nan or inf. Check the starting values and divisions, logarithms or roots in the "
+        "vector field."
+    )
+    nonfinite_field = (
+        "The solution or its vector field became non-finite (nan or inf). Check for "
+        "divisions by zero, logarithms or roots of negative numbers and finite-time blow-up."
+    )
+    step_collapsed = (
+        "The step size collapsed: no step above the resolution of floating-point time met "
+        "the tolerances. The solution may be singular here, or the tolerances too tight for "
+        "this precision (try `jax.config.update('jax_enable_x64', True)`)."
+    )
+    implicit_failed = (
+        "The nonlinear equations of an implicit step could not be solved. Loosen the "
+        "tolerances or try another method."
+    )
+    max_iterations_reached = (
+        "The optimiser ran out of iterations (`max_steps`) while still improving. Allow "
+        "more, or start closer to the solution."
+    )
+    stalled = (
+        "The optimiser cannot improve any further although the gradient has not vanished. "
+        "The objective may be noisy (tighten the tolerances of inner solves) or not smooth."
+    )
+    nonfinite_residual = (
+        "The residuals or their derivatives are not finite (nan or inf) at the start. "
+        "Choose other starting values or bounds."
+    )

@@ -1,0 +1,13 @@
+"""Fit models to measurements: data, problems, estimates, intervals, training, files."""
+
+from . import noise as noise, priors as priors
+from ._data import Data as Data
+from ._estimate import estimate as estimate
+from ._free import Free as Free
+from ._intervals import intervals as intervals
+from ._io import load as load, save as save
+from ._likelihood import log_density as log_density, loss as loss, residuals as residuals
+from ._predict import predict as predict, Prediction as Prediction
+from ._problem import Problem as Problem, Solve as Solve
+from ._result import Result as Result, Starts as Starts
+from ._train import Grow as Grow, train as train

@@ -1,0 +1,287 @@
+"""Estimation by bounded Levenberg-Marquardt from one or many starts."""
+
+import math
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._results import RESULTS
+from ..solvers._levenberg_marquardt import default_options, minimise_in_box, Optimum, Options
+from ..solvers._solve import solve
+from ._likelihood import (
+    local,
+    log_constant,
+    noise_is_free,
+    predict_at,
+    prior_terms,
+    solve_tolerances,
+)
+from ._problem import Problem, Solve
+from ._progress import progress
+from ._result import Result, Starts
+from ._uncertainty import uncertainty
+
+
+_CHUNK = 16  # starts compiled into one program, between two ticks of the bar
+
+
+def estimate(
+    problem: Problem,
+    *,
+    starts: int = 1,
+    key: Any = None,
+    ftol: float | None = None,
+    xtol: float | None = None,
+    max_steps: int = 200,
+) -> Result:
+    """Finds the most likely parameters, with error bars.
+
+    Bounded trust-region Levenberg-Marquardt on the exact sensitivities; with a noise level that
+    is estimated too, or priors, the same method on the Fisher information. A start or a trial
+    point at which the solve fails is counted and passed over, never raised.
+
+    ```python
+    import equinox as eqx
+    import jax, jax.numpy as jnp
+    from sciml import fit
+
+
+    class Decay(eqx.Module):
+        k: jax.Array | float
+
+        def __call__(self, t, y, args):
+            return -self.k * y
+
+
+    ts = jnp.arange(5.0)
+    ys = 3 * jnp.exp(-0.4 * ts) + jnp.array([0.02, -0.01, 0.01, 0.0, -0.02])
+    problem = fit.Problem(
+        Decay(0.2), fit.Data(ts, ys), y0=2.0, free={"k": fit.Free(0, 10), "y0": fit.Free(0, 10)}
+    )
+    result = fit.estimate(problem)
+    assert result.ok and abs(result.values["k"] - 0.4) < 0.02
+    print(result)
+    ```
+
+    **Arguments:**
+
+    - `problem`: a [`Problem`][sciml.fit.Problem].
+    - `starts`: how many starts. The first one is the problem's own; the others are spread over
+      the bounds (a Latin hypercube, on the scale of each parameter), or around the initial value
+      where there are none.
+    - `key`: a JAX random key, for more than one start.
+    - `ftol`, `xtol`: as in [`least_squares`][sciml.solvers.least_squares].
+    - `max_steps`: iterations for each start.
+
+    **Returns:**
+
+    A [`Result`][sciml.fit.Result] for the best start.
+
+    **Raises:**
+
+    `RuntimeError` if no start could even be evaluated.
+    """
+    if isinstance(starts, bool) or not isinstance(starts, int | np.integer) or starts < 1:
+        raise ValueError(f"`starts` must be a positive integer, but got {starts!r}.")
+    if not problem.slots:
+        raise ValueError("Nothing is free in this problem: name parameters in `free`.")
+    xs = _draw(problem, int(starts), key)
+    options = default_options(xs.dtype, ftol, xtol, int(max_steps))
+    ends = _run(problem, xs, options)
+    if not np.isfinite(ends.local.loss[0]) and problem.solve.method is None:
+        stiffer = _stiff_version(problem)
+        if stiffer is not None:
+            problem, ends = stiffer, _run(stiffer, xs, options)
+    order = np.argsort(
+        np.where(np.isfinite(ends.local.loss), ends.local.loss, np.inf), kind="stable"
+    )
+    reasons = _reasons(problem, xs, ends)
+    sorted_starts = Starts(
+        loss=np.asarray(ends.local.loss)[order],
+        ok=np.asarray(ends.result == RESULTS.successful)[order],
+        reason=tuple(reasons[i] for i in order),
+        values=np.asarray(ends.x)[order],
+    )
+    best = int(order[0])
+    if not np.isfinite(ends.local.loss[best]):
+        raise RuntimeError(f"No start could be evaluated. The first one: {reasons[0]}")
+    end = jax.tree.map(lambda v: v[best], ends)
+    return conclude(problem, end, sorted_starts, xs[0])
+
+
+def conclude(problem: Problem, end: Optimum, starts: Starts, x0: Array) -> Result:
+    """Statistics and error bars at an optimum."""
+    fitted = problem.at(end.x)
+    active = np.asarray(end.active)
+    data = problem.data.size
+    free = int(np.sum(active == 0))
+    dof = data - free
+    prior = float(prior_terms(problem, end.x)[0])
+    scaleless = problem.data.sigma is None and problem.noise.sigma is None
+    chi2 = 2 * (float(end.local.misfit) - abs(prior))
+    variance = (chi2 / dof if dof > 0 else math.nan) if scaleless else 1.0
+    log_likelihood, parameters = _log_likelihood(problem, end, prior, chi2, scaleless)
+    statistics = describe_problem(problem, active) | {
+        "chi2": chi2,
+        "reduced chi2": chi2 / dof if dof > 0 else math.nan,
+        "log likelihood": log_likelihood,
+        "aic": 2 * parameters - 2 * log_likelihood,
+        "bic": parameters * math.log(data) - 2 * log_likelihood,
+        "residual sigma": math.sqrt(variance) if scaleless and dof > 0 else None,
+        "steps": int(end.steps),
+        "failed trial points": int(end.failures),
+    }
+    rows = np.asarray(end.local.rows)
+    history = np.asarray(end.history)
+    ok = bool(end.result == RESULTS.successful)
+    return Result(
+        ok=ok,
+        message=f"converged in {int(end.steps)} steps" if ok else RESULTS[end.result],
+        problem=fitted,
+        loss=float(end.local.loss),
+        starts=starts,
+        history=history[np.isfinite(history)],
+        statistics=statistics,
+        initial=by_name(problem, x0),
+        active=active,
+        verb="estimate",
+        uncertainty=uncertainty(rows, active, variance),
+    )
+
+
+def _log_likelihood(problem, end, prior, chi2, scaleless) -> tuple[float, int]:
+    n, p = problem.data.size, int(end.x.size)
+    constant = float(log_constant(problem, end.x))
+    if scaleless:
+        # The most likely sigma is sqrt(SSR / n), and counts as a parameter.
+        level = math.log(max(chi2 / n, np.finfo(float).tiny))
+        constant_without_2pi = constant - n * math.log(2 * math.pi) / 2
+        return -n / 2 * (math.log(2 * math.pi) + level + 1) - constant_without_2pi, p + 1
+    return -(float(end.local.loss) - prior + constant), p
+
+
+def describe_problem(problem: Problem, active: np.ndarray) -> dict[str, Any]:
+    """What a report says of any fit of this problem."""
+    data = problem.data.size
+    if problem.data.sigma is None and problem.noise.sigma is None:
+        sigma = "from residuals"
+    else:
+        sigma = "estimated" if noise_is_free(problem) else "given"
+    return {
+        "data": data,
+        "parameters": len(active),
+        "dof": data - int(np.sum(active == 0)),
+        "noise": type(problem.noise).__name__,
+        "sigma": sigma,
+        "solver": solver_name(problem),
+        "rtol": rtol_of(problem),
+        "precision": np.dtype(jax.tree.leaves(problem.y0)[0].real.dtype).name,
+    }
+
+
+def solver_name(problem: Problem) -> str:
+    options = problem.solve
+    name = "Tsit5" if options.method is None else type(options.method).__name__
+    return name if options.steps is None else f"{name} on {options.steps} fixed steps"
+
+
+def rtol_of(problem: Problem) -> float:
+    return float(solve_tolerances(problem)[0])
+
+
+def by_name(problem: Problem, x) -> dict[str, Any]:
+    return {
+        s.name: float(v) if s.shape == () else np.asarray(v)
+        for s, v in zip(problem.slots, problem.naturals(x), strict=True)
+    }
+
+
+@eqx.filter_jit
+def _chunk(problem: Problem, xs: Array, options: Options) -> Optimum:
+    # One after the other: on a CPU members in lockstep would all wait for the slowest.
+    one = lambda x: minimise_in_box(
+        lambda x: local(problem, x), x, problem.lower, problem.upper, options
+    )
+    return jax.lax.map(one, xs)
+
+
+def _run(problem: Problem, xs: Array, options: Options) -> Optimum:
+    n = xs.shape[0]
+    chunks = math.ceil(n / _CHUNK)
+    size = math.ceil(n / chunks)
+    padded = jnp.concatenate([xs, jnp.broadcast_to(xs[-1:], (chunks * size - n, xs.shape[1]))])
+    ends = []
+    with progress(n, "starts") as tick:
+        for i in range(chunks):
+            end = _chunk(problem, padded[i * size : (i + 1) * size], options)
+            ends.append(jax.block_until_ready(end))
+            tick(min(size, n - i * size))
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:n], *ends)
+
+
+def _draw(problem: Problem, starts: int, key) -> Array:
+    """Flat starts, shape `(start, parameter)`; the first is the problem's own."""
+    own = problem.initial()[None]
+    if starts == 1:
+        return own
+    if key is None:
+        raise ValueError(
+            "`starts` > 1 draws at random: pass `key=jax.random.key(0)` or another seed."
+        )
+    n = own.shape[1]
+    shuffle, place, spread = jax.random.split(key, 3)
+    rows = starts - 1
+    # A Latin hypercube: each parameter's range is cut into as many cells as there are starts.
+    cells = jax.vmap(lambda k: jax.random.permutation(k, rows), out_axes=1)(
+        jax.random.split(shuffle, n)
+    )
+    unit = (cells.astype(own.dtype) + jax.random.uniform(place, (rows, n), own.dtype)) / rows
+    low, high = problem.lower, problem.upper
+    boxed = jnp.isfinite(low) & jnp.isfinite(high)
+    inside = jnp.where(boxed, low, 0) + unit * jnp.where(boxed, high - low, 0)
+    # Around the initial value: a factor of e on a log scale, its own size on a linear one.
+    logs = jnp.asarray(problem.log_scaled())
+    size = jnp.where(logs, 1.0, jnp.maximum(jnp.abs(own[0]), 1e-3)).astype(own.dtype)
+    around = own + size * jax.random.normal(spread, (rows, n), own.dtype)
+    around = jnp.where(around < low, 2 * low - around, around)  # mirrored at a single bound
+    around = jnp.where(around > high, 2 * high - around, around)
+    drawn = jnp.clip(jnp.where(boxed, inside, around), low, high)
+    return jnp.concatenate([own, drawn])
+
+
+def _reasons(problem: Problem, xs: Array, ends: Optimum) -> list[str]:
+    """Why each start did not converge; an empty text for those that did."""
+    out = []
+    for i in range(xs.shape[0]):
+        result = jax.tree.map(lambda v, i=i: v[i], ends.result)
+        if not np.isfinite(ends.local.loss[i]):
+            solved = _solve_result(problem, xs[i])
+            result = solved if bool(solved != RESULTS.successful) else result
+        out.append(RESULTS[result])
+    return out
+
+
+@eqx.filter_jit
+def _solve_result(problem: Problem, x: Array):
+    return predict_at(problem, problem.unflatten(x), problem.data.ts, diffrax.ForwardMode())[1]
+
+
+def _stiff_version(problem: Problem) -> Problem | None:
+    """The problem with a stiff method, if its start failed because of stiffness."""
+    options = problem.solve
+    if options.steps is not None:
+        return None
+    ts = jnp.concatenate([problem.t0[None], problem.data.ts])
+    sol = solve(
+        problem.model, problem.y0, ts, problem.args,
+        method=None, rtol=options.rtol or 1e-6, max_steps=options.max_steps, throw=False,
+    )  # fmt: skip
+    if not bool(sol.ok):
+        return None
+    stiff = Solve(diffrax.Kvaerno5(), options.rtol, options.atol, None, options.max_steps)
+    return eqx.tree_at(lambda p: p.solve, problem, stiff, is_leaf=lambda v: v is None)

@@ -1,0 +1,225 @@
+"""The report of a fit, as text and HTML. It leads with trouble, if there is any."""
+
+import html
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+
+if TYPE_CHECKING:
+    from ._result import Result
+
+_MANY = 40  # parameters beyond this are summed up
+_CORRELATED = 0.9
+
+
+def table(result: "Result", level: float = 0.95) -> dict[str, list]:
+    from ._intervals import flat_intervals
+
+    low, high = flat_intervals(result, level)
+    values = _flatten(result.values)
+    errors = np.sqrt(np.diag(result.covariance))
+    bounds = [b for slot, b in _slots(result) for _ in range(slot.size)]
+    return {
+        "parameter": list(result.flat_names),
+        "estimate": [float(v) for v in values],
+        "standard error": [float(e) for e in errors],
+        "low": [float(v) for v in low],
+        "high": [float(v) for v in high],
+        "lower bound": [b[0] for b in bounds],
+        "upper bound": [b[1] for b in bounds],
+        "initial": [float(v) for v in _flatten(result.initial)],
+    }
+
+
+def warnings(result: "Result") -> list[str]:
+    """What the reader has to know before the numbers, the worst first."""
+    names = result.flat_names
+    out = []
+    if not result.ok:
+        out.append(f"NOT CONVERGED: {result.message}")
+    for i in np.flatnonzero(result.active)[:_MANY]:
+        side = "lower" if result.active[i] < 0 else "upper"
+        out.append(
+            f"{names[i]} sits at its {side} bound: no error bar; the others are conditional on it."
+        )
+    if result.uncertainty is not None:
+        for group in result.uncertainty.groups:
+            tied = [names[i] for i in group]
+            if len(tied) == 1:
+                out.append(f"{tied[0]} is not identifiable: the data do not depend on it.")
+            else:
+                listed = ", ".join(tied[:-1]) + " and " + tied[-1]
+                out.append(
+                    f"{listed} are not identifiable: the data determine only a combination of them "
+                    "(correlation 1.00)."
+                )
+    s = result.statistics
+    if s["dof"] <= 0 and result.verb == "estimate":
+        out.append(
+            f"{s['data']} values for {s['parameters']} parameters: no degrees of freedom are left "
+            "to judge the fit."
+        )
+    failed = int(np.sum(~np.isfinite(result.starts.loss)))
+    if failed:
+        reason = next(
+            r
+            for r, v in zip(result.starts.reason, result.starts.loss, strict=True)
+            if not np.isfinite(v)
+        )
+        out.append(f"{failed} of {len(result.starts.loss)} starts failed: {reason}")
+    if s["precision"] == "float32":
+        out.append("float32: enable x64 for tighter tolerances and reliable error bars.")
+    return out
+
+
+def headline(result: "Result") -> str:
+    model = type(result.problem.model).__name__
+    starts = result.starts
+    if result.verb == "train":
+        return f"Training of {model}   {len(result.history)} steps, best loss {result.loss:.6g}"
+    how = f"converged in {len(result.history) - 1} steps" if result.ok else "did not converge"
+    if len(starts.loss) > 1:
+        best = starts.loss[0]
+        agree = int(np.sum(starts.loss <= best + 1e-3 * max(abs(best), 1e-12)))
+        how += f", {agree} of {len(starts.loss)} starts agree"
+    return f"Fit of {model}   {how}"
+
+
+def statistics_lines(result: "Result") -> list[str]:
+    s = result.statistics
+    first = f"data {s['data']}   free {s['parameters']}   loss {result.loss:.6g}"
+    if "chi2" in s:
+        first += f"   chi2 {s['chi2']:.6g}   reduced {s['reduced chi2']:.4g}"
+    if "aic" in s:
+        first += f"   AIC {s['aic']:.5g}   BIC {s['bic']:.5g}"
+    second = f"noise {s['noise']}, sigma {s['sigma']}"
+    if s.get("residual sigma") is not None:
+        second += f" = {s['residual sigma']:.4g}"
+    second += f"   solver {s['solver']}, rtol {s['rtol']:.0e}, {s['precision']}"
+    return [first, second]
+
+
+def text_report(result: "Result", level: float = 0.95) -> str:
+    lines = [headline(result)]
+    lines += [f"  ! {w}" for w in warnings(result)]
+    lines += ["  " + line for line in statistics_lines(result)]
+    rows = _rows(result, level)
+    widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])] + [
+            c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    lines += ["  " + line for line in _footer(result)]
+    return "\n".join(lines)
+
+
+def html_report(result: "Result", level: float = 0.95) -> str:
+    rows = _rows(result, level)
+    cell = lambda tag, c: f"<{tag}>{html.escape(c)}</{tag}>"
+    head = "".join(cell("th", c) for c in rows[0])
+    body = "".join("<tr>" + "".join(cell("td", c) for c in r) + "</tr>" for r in rows[1:])
+    trouble = "".join(f"<li>{html.escape(w)}</li>" for w in warnings(result))
+    trouble = f"<ul>{trouble}</ul>" if trouble else ""
+    notes = "<br>".join(html.escape(x) for x in statistics_lines(result) + _footer(result))
+    return (
+        f"<div><b>{html.escape(headline(result))}</b>{trouble}"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><small>{notes}</small></div>"
+    )
+
+
+def _slots(result):
+    return list(zip(result.problem.slots, result.problem.bounds, strict=True))
+
+
+def _flatten(by_name: dict) -> np.ndarray:
+    return np.concatenate([np.zeros(0)] + [np.ravel(v) for v in by_name.values()])
+
+
+def _rows(result, level) -> list[list[str]]:
+    percent = f"{100 * level:g}%"
+    head = ["parameter", "estimate", "std.err", f"{percent} interval", "bounds", "initial"]
+    t = table(result, level)
+    rows = [head]
+    for i, name in enumerate(t["parameter"][:_MANY]):
+        error, low, high = t["standard error"][i], t["low"][i], t["high"][i]
+        has = np.isfinite(error)
+        rows.append(
+            [
+                name,
+                _near(t["estimate"][i], error),
+                f"{error:.2g}" if has else "-",
+                f"[{_near(low, error)}, {_near(high, error)}]" if has else "-",
+                _bounds(t["lower bound"][i], t["upper bound"][i]),
+                f"{t['initial'][i]:.5g}",
+            ]
+        )
+    return rows
+
+
+def _near(value: float, error: float) -> str:
+    """A number with three digits more than its error justifies at the leading place."""
+    if not (np.isfinite(error) and error > 0 and value != 0 and np.isfinite(value)):
+        return f"{value:.6g}"
+    digits = int(np.ceil(np.log10(abs(value) / error))) + 3
+    return f"{value:.{min(max(digits, 4), 12)}g}"
+
+
+def _bounds(low: float, high: float) -> str:
+    if np.isinf(low) and np.isinf(high):
+        return "free"
+    left = "" if np.isinf(low) else f"{low:g}"
+    right = "" if np.isinf(high) else f"{high:g}"
+    return f"{left} .. {right}".strip()
+
+
+def _footer(result) -> list[str]:
+    out = []
+    hidden = len(result.flat_names) - _MANY
+    if hidden > 0:
+        out.append(f"and {hidden} more parameters: see `result.values`")
+    fixed = _fixed(result)
+    if fixed:
+        out.append("fixed: " + fixed)
+    correlations = _correlations(result)
+    if correlations:
+        out.append("correlations: " + correlations)
+    if result.uncertainty is not None and result.problem.slots:
+        out.append(
+            "intervals: from the curvature at the optimum (log-scaled parameters: on the logarithm)"
+        )
+    return out
+
+
+def _fixed(result) -> str:
+    """The numbers of the model that are not free."""
+    import jax
+
+    from ._names import leaf_names
+
+    problem = result.problem
+    parts = problem.parts()
+    taken = {slot.leaf for slot in problem.slots}
+    shown = []
+    for i, (name, leaf) in enumerate(zip(leaf_names(parts), jax.tree.leaves(parts), strict=True)):
+        if name is None or i in taken:
+            continue
+        values = np.asarray(leaf)
+        shown.append(f"{name} = {values:g}" if values.ndim == 0 else f"{name} {values.shape}")
+    return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
+
+
+def _correlations(result) -> str:
+    covariance = result.covariance
+    names = result.flat_names
+    if len(names) > _MANY:
+        return ""
+    error = np.sqrt(np.diag(covariance))
+    out = []
+    for i in range(len(names)):
+        for j in range(i):
+            r = covariance[i, j] / (error[i] * error[j])
+            if np.isfinite(r) and abs(r) > _CORRELATED:
+                out.append((abs(r), f"{names[j]}, {names[i]} {r:.3f}"))
+    return "; ".join(text for _, text in sorted(out, reverse=True)[:8])

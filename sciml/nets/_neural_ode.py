@@ -1,0 +1,94 @@
+"""The neural ordinary differential equation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Float
+
+from ..solvers import solve
+
+
+class NeuralODE(eqx.Module):
+    """Maps an initial state to a trajectory: dy/dt = net(y), solved by `sciml.solvers.solve`.
+
+    For trajectories whose law nobody knows. Where part of it is known, write a module with the
+    physics and a net inside instead, and hand it to `fit.Problem` as it is. Train a batch of
+    trajectories under `equinox.filter_jit` and `equinox.filter_grad` with `jax.vmap` over `y0`.
+
+    ```python
+    import jax, jax.numpy as jnp
+    from sciml import nets
+
+    net = nets.MLP(2, 2, width=8, depth=1, key=jax.random.key(0))
+    model = nets.NeuralODE(net, steps=4)
+    ys = model(jnp.array([1.0, 0.0]), jnp.linspace(0.0, 1.0, 11))
+    assert ys.shape == (11, 2)
+    ```
+
+    **Arguments:**
+
+    - `net`: `net(y) -> dy`, or `net([y, t]) -> dy` with `time=True`.
+    - `time`: append the time to the net's input.
+    - `method`, `rtol`, `atol`, `steps`, `max_steps`, `adjoint`: as in
+      [`solve`][sciml.solvers.solve]. `steps=` is the fastest for training; with adaptive steps,
+      `adjoint=diffrax.RecursiveCheckpointAdjoint()` compiles faster if only reverse mode is needed.
+
+    **Reference:** R. T. Q. Chen, Y. Rubanova, J. Bettencourt, D. Duvenaud, *Neural ordinary
+    differential equations*, NeurIPS 2018, arXiv 1806.07366.
+    """
+
+    net: Callable
+    time: bool = eqx.field(static=True)
+    method: Any = eqx.field(static=True)
+    rtol: float | None = eqx.field(static=True)
+    atol: float | None = eqx.field(static=True)
+    steps: int | None = eqx.field(static=True)
+    max_steps: int = eqx.field(static=True)
+    adjoint: Any = eqx.field(static=True)
+
+    def __init__(
+        self,
+        net: Callable,
+        *,
+        time: bool = False,
+        method: Any = None,
+        rtol: float | None = None,
+        atol: float | None = None,
+        steps: int | None = None,
+        max_steps: int = 4096,
+        adjoint: Any = None,
+    ):
+        if not callable(net):
+            raise TypeError(f"`net` must be callable, but is a {type(net).__name__}.")
+        self.net, self.time, self.method = net, time, method
+        self.rtol, self.atol, self.steps = rtol, atol, steps
+        self.max_steps, self.adjoint = max_steps, adjoint
+
+    def field(self, t: Any, y: Float[Array, " state"], args: Any = None) -> Float[Array, " state"]:
+        """The vector field, in the form that every solver takes."""
+        del args
+        if self.time:
+            y = jnp.concatenate([y, jnp.asarray(t, y.dtype)[None]])
+        return self.net(y)
+
+    def __call__(
+        self, y0: Float[Array, " state"], ts: ArrayLike, *, throw: bool = True
+    ) -> Float[Array, "time state"]:
+        """**Arguments:**
+
+        - `y0`: initial state of shape `(state,)`.
+        - `ts`: save times of shape `(time,)`, the first one the start.
+        - `throw`: raise if the solve fails; otherwise the rest is nan.
+
+        **Returns:**
+
+        The trajectory, shape `(time, state)`.
+        """
+        sol = solve(
+            self.field, y0, ts,
+            method=self.method, rtol=self.rtol, atol=self.atol, steps=self.steps,
+            max_steps=self.max_steps, adjoint=self.adjoint, throw=throw,
+        )  # fmt: skip
+        return sol.ys

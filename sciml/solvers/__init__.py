@@ -1,0 +1,12 @@
+"""Differential equations, ensembles of them, and Newton-type solvers."""
+
+from .._results import RESULTS as RESULTS
+from ._ensemble import solve_ensemble as solve_ensemble
+from ._least_squares import (
+    least_squares as least_squares,
+    LeastSquaresSolution as LeastSquaresSolution,
+)
+from ._methods import AbstractExplicitMethod as AbstractExplicitMethod, RK4 as RK4, Tsit5 as Tsit5
+from ._root_finder import ChordUntilDiverged as ChordUntilDiverged
+from ._solution import Solution as Solution
+from ._solve import solve as solve

@@ -1,0 +1,177 @@
+"""Many members of one differential equation at once, also spread over devices."""
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, PyTree
+
+from .._compat import is_eager
+from .._custom_types import VectorField
+from .._dtypes import as_state, float_leaves_as_arrays, tolerances
+from ._methods import AbstractExplicitMethod
+from ._solution import Solution
+from ._solve import check_method, solve_core
+
+
+def solve_ensemble(
+    fn: VectorField,
+    y0: PyTree[Any],
+    ts: ArrayLike,
+    args: PyTree[Any] = None,
+    *,
+    in_axes: tuple = (0, None, 0),
+    mesh: jax.sharding.Mesh | None = None,
+    method: AbstractExplicitMethod | diffrax.AbstractSolver | None = None,
+    rtol: ArrayLike | None = None,
+    atol: ArrayLike | None = None,
+    steps: int | None = None,
+    max_steps: int = 16384,
+    throw: bool = True,
+) -> Solution:
+    """Solves one differential equation for many initial states, times or parameters.
+
+    The steps and values of a member are those of its single solve. A member that fails is a
+    value, `sol.ok[i]`, and leaves the others alone.
+
+    ```python
+    import jax.numpy as jnp
+    from sciml import solvers
+
+    rates = jnp.array([0.5, 1.0, 2.0])
+    sol = solvers.solve_ensemble(
+        lambda t, y, k: -k * y, jnp.ones((3, 1)), jnp.linspace(0.0, 1.0, 5), rates, steps=10
+    )
+    assert sol.ys.shape == (3, 5, 1) and bool(sol.ok.all())
+    ```
+
+    **Arguments:**
+
+    - `fn`, `method`, `rtol`, `atol`, `steps`, `max_steps`: as in `solve`.
+    - `y0`, `ts`, `args`: as in `solve`, those named by `in_axes` with a member axis.
+    - `in_axes`: the member axes of `(y0, ts, args)`, as in `jax.vmap`.
+    - `mesh`: a `jax.sharding.Mesh`; the members are spread over all its devices, each of which
+      works on its own ones without talking to the others. Needs `steps=` so far. A number of
+      members that does not divide is padded inside.
+    - `throw`: raise `RuntimeError` if any member fails.
+
+    **Returns:**
+
+    A [`Solution`][sciml.solvers.Solution] whose arrays have a leading member axis.
+    """
+    y0, dtype = as_state(y0)
+    ts = jnp.asarray(ts)
+    ts = ts if jnp.issubdtype(ts.dtype, jnp.floating) else ts.astype(jnp.result_type(float))
+    fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
+    rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
+    method, steps, max_steps = check_method(method, steps, max_steps)
+    if mesh is not None and steps is None:
+        raise ValueError(
+            "`mesh=` needs fixed steps so far: pass `steps=`, the number of equal steps between "
+            "save times. Adaptive ensembles run on one device."
+        )
+    members = _count_members((y0, ts, args), in_axes)
+    eager = is_eager()
+    adjoint = diffrax.ForwardMode() if eager else diffrax.DirectAdjoint()
+    run = _compiled if eager else _ensemble
+    fn_arrays, fn_static = eqx.partition(fn, eqx.is_array)
+    args_arrays, args_static = eqx.partition(args, eqx.is_array)
+    sol = run(
+        fn_arrays, (y0, ts, args_arrays), (rtol, atol), mesh,
+        (fn_static, args_static, in_axes, members, method, steps, max_steps, adjoint),
+    )  # fmt: skip
+    if throw and eager and not sol.ok.all():
+        bad = jnp.flatnonzero(~sol.ok)
+        raise RuntimeError(
+            f"{bad.size} of {members} members failed, the first is member {int(bad[0])}. "
+            "`throw=False` returns all of them with `sol.ok` and `sol.result`."
+        )
+    if throw and not eager:
+        text = "A member of `solve_ensemble` failed; `throw=False` returns all with `sol.ok`."
+        sol = eqx.tree_at(lambda s: s.ys, sol, eqx.error_if(sol.ys, ~sol.ok, text))
+    return sol
+
+
+def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
+    fn_static, args_static, in_axes, members, method, steps, max_steps, adjoint = static
+
+    def one(fn_arrays, tols, y0, ts, args):
+        fn, args = eqx.combine(fn_arrays, fn_static), eqx.combine(args, args_static)
+        rest = (*tols, steps, max_steps, False, adjoint)
+        return solve_core(fn, y0, ts, args, method, *rest)
+
+    batched = jax.vmap(one, in_axes=(None, None, *in_axes))
+    if mesh is None:
+        return batched(fn_arrays, tols, *operands)
+
+    devices = mesh.size
+    axes = tuple(mesh.axis_names)
+    member = jax.P(axes)
+    padding = -members % devices
+
+    def pad(x, axis):
+        if axis is None:
+            return x
+        x = jnp.moveaxis(jnp.asarray(x), axis, 0)
+        return jnp.concatenate([x, jnp.broadcast_to(x[-1:], (padding, *x.shape[1:]))])
+
+    flat_axes = [_axes_of(tree, axis) for tree, axis in zip(operands, in_axes, strict=True)]
+    operands = tuple(
+        jax.tree.map(pad, tree, ax, is_leaf=lambda x: x is None)
+        for tree, ax in zip(operands, flat_axes, strict=True)
+    )
+    leading = [
+        jax.tree.map(lambda a: None if a is None else 0, ax, is_leaf=lambda x: x is None)
+        for ax in flat_axes
+    ]
+    specs = [
+        jax.tree.map(lambda a: jax.P() if a is None else member, ax, is_leaf=lambda x: x is None)
+        for ax in flat_axes
+    ]
+    place = lambda x, spec: jax.device_put(x, jax.NamedSharding(mesh, spec))
+    operands = tuple(jax.tree.map(place, t, s) for t, s in zip(operands, specs, strict=True))
+    fn_arrays, tols = jax.tree.map(lambda x: place(x, jax.P()), (fn_arrays, tols))
+    local = jax.vmap(one, in_axes=(None, None, *leading))
+    sharded = jax.shard_map(local, mesh=mesh, in_specs=(jax.P(), jax.P(), *specs), out_specs=member)
+    sol = sharded(fn_arrays, tols, *operands)
+    if not padding:
+        return sol
+    # A size that does not divide can't stay sharded: gather, then cut.
+    return jax.tree.map(lambda x: place(x, jax.P())[:members], sol)
+
+
+_compiled = eqx.filter_jit(_ensemble)
+
+
+def _axes_of(tree, axis):
+    """One axis (or None) for each array of `tree`, from a prefix of axes as in `jax.vmap`."""
+    is_none = lambda x: x is None
+    spread = lambda a, sub: jax.tree.map(lambda x: None if x is None else a, sub, is_leaf=is_none)
+    return jax.tree.map(spread, axis, tree, is_leaf=is_none)
+
+
+def _count_members(operands, in_axes) -> int:
+    if not (isinstance(in_axes, tuple) and len(in_axes) == 3):
+        raise ValueError(
+            f"`in_axes` must have three entries, for `(y0, ts, args)`, but got {in_axes!r}."
+        )
+    sizes = {}
+    for name, tree, axis in zip(("y0", "ts", "args"), operands, in_axes, strict=True):
+        axes = _axes_of(tree, axis)
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        flat = jax.tree.leaves(axes, is_leaf=lambda x: x is None)
+        for (path, leaf), a in zip(leaves, flat, strict=True):
+            if a is not None and eqx.is_array_like(leaf):
+                where = name + jax.tree_util.keystr(path)
+                if jnp.ndim(leaf) <= a:
+                    raise ValueError(
+                        f"`in_axes` gives `{where}` the member axis {a}, but it has shape "
+                        f"{jnp.shape(leaf)}. Pass `in_axes=(…, None, …)` for what all share."
+                    )
+                sizes[where] = jnp.shape(leaf)[a]
+    if len(set(sizes.values())) != 1:
+        listed = ", ".join(f"{k}: {v}" for k, v in sizes.items()) or "no member axis at all"
+        raise ValueError(f"The members must agree in number, but `in_axes` gives {listed}.")
+    return next(iter(sizes.values()))

@@ -1,0 +1,69 @@
+"""What `solve` returns."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+
+from .._results import RESULTS
+
+
+class Solution(eqx.Module):
+    """The solution of a differential equation.
+
+    **Attributes:**
+
+    - `ts`: the save times, as they were asked for.
+    - `ys`: the state at these times; each leaf is the leaf of `y0` with a leading time axis.
+      After a failure the rest is nan, never inf.
+    - `valid`: which of the saved times were reached.
+    - `ok`: whether all were. `result` says why not: `RESULTS[sol.result]` is a text.
+    - `stats`: `accepted`, `rejected` and `evaluations` (of the vector field), and `reached`
+      and `last_step`: the time reached and the size of the last step tried.
+    - `event`: the terminating event; `None` so far.
+    """
+
+    ts: Float[Array, " *batch time"]
+    ys: PyTree[Any]
+    valid: Bool[Array, " *batch time"]
+    ok: Bool[Array, " *batch"]
+    result: RESULTS
+    stats: dict[str, Any]
+    event: None = None
+    _dense: Any = None
+
+    def at(self, t: ArrayLike) -> PyTree[Any]:
+        """Evaluates the solution between the save times. Needs `solve(..., dense=True)`.
+
+        **Arguments:**
+
+        - `t`: one time or an array of them, inside the span of the solve.
+
+        **Returns:**
+
+        The state; an array of times adds leading axes. nan outside of what was solved.
+        """
+        if self._dense is None:
+            raise ValueError("`sol.at(t)` needs dense output: call `solve(..., dense=True)`.")
+        interpolation, t0, sign, reached = self._dense
+        with jax.numpy_dtype_promotion("standard"):
+            s = sign * (jnp.asarray(t, t0.dtype) - t0)
+
+        def one(s):
+            inside = (s >= 0) & (s <= reached)
+            y = interpolation.evaluate(jnp.where(inside, s, jnp.zeros_like(s)))
+            return jax.tree.map(lambda x: jnp.where(inside, x, jnp.nan), y)
+
+        for _ in range(s.ndim):
+            one = jax.vmap(one)
+        return one(s)
+
+    def __repr__(self) -> str:
+        if isinstance(self.ok, jax.core.Tracer) or self.ok.ndim > 0:
+            return eqx.tree_pformat(self)
+        span = f"{self.ts[0]:.6g} .. {self.ts[-1]:.6g}"
+        how = "ok" if self.ok else f"failed: {RESULTS[self.result]}"
+        counts = ", ".join(f"{k} {v:.6g}" for k, v in self.stats.items())
+        return f"Solution on {span} at {self.ts.shape[0]} times, {how}\n  {counts}"
