@@ -49,9 +49,10 @@ def as_state(y0: PyTree) -> tuple[PyTree, np.dtype]:
             # `inexact` here: a Python float or complex, which takes the common precision.
             arrays.append((jnp.asarray(leaf, dtype if inexact else default_float()), False))
     strong_dtypes = [x.dtype for x, strong in arrays if strong] or [x.dtype for x, _ in arrays]
-    common = jnp.result_type(*strong_dtypes)
-    real = np.dtype(jnp.finfo(common).dtype)
-    complex_ = jnp.result_type(real, jnp.complex64)
+    with jax.numpy_dtype_promotion("standard"):  # a mixture is promoted on purpose
+        common = jnp.result_type(*strong_dtypes)
+        real = np.dtype(jnp.finfo(common).dtype)
+        complex_ = jnp.result_type(real, jnp.complex64)
     out = [x.astype(complex_ if jnp.iscomplexobj(x) else real) for x, _ in arrays]
     return jax.tree.unflatten(treedef, out), real
 
@@ -94,5 +95,6 @@ def tolerances(rtol, atol, dtype: np.dtype, default: tuple[float, float]) -> tup
             )
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol
-    cast = lambda x: x if isinstance(x, jax.Array) else np.asarray(x, dtype)
+    # Also drops a weak type, which would be a second compilation for the same tolerance.
+    cast = lambda x: x.astype(dtype) if isinstance(x, jax.Array) else np.asarray(x, dtype)
     return cast(rtol), cast(atol)

@@ -25,8 +25,12 @@ from ._problem import Problem, Solve
 from ._progress import progress
 from ._result import Result, Starts
 from ._uncertainty import uncertainty
+from .noise import LogNormal
 
 
+_NOT_POSITIVE = (
+    "The model predicts values that are not positive, which log-normal noise does not allow."
+)
 _CHUNK = 16  # starts compiled into one program, between two ticks of the bar
 
 
@@ -261,7 +265,11 @@ def _reasons(problem: Problem, xs: Array, ends: Optimum) -> list[str]:
         result = jax.tree.map(lambda v, i=i: v[i], ends.result)
         if not np.isfinite(ends.local.loss[i]):
             solved = _solve_result(problem, xs[i])
-            result = solved if bool(solved != RESULTS.successful) else result
+            if bool(solved != RESULTS.successful):
+                result = solved
+            elif isinstance(problem.noise, LogNormal):
+                out.append(_NOT_POSITIVE)
+                continue
         out.append(RESULTS[result])
     return out
 

@@ -119,15 +119,14 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
 
     flat_axes = [_axes_of(tree, axis) for tree, axis in zip(operands, in_axes, strict=True)]
     operands = tuple(
-        jax.tree.map(pad, tree, ax, is_leaf=lambda x: x is None)
+        jax.tree.map(pad, tree, ax, is_leaf=_is_none)
         for tree, ax in zip(operands, flat_axes, strict=True)
     )
     leading = [
-        jax.tree.map(lambda a: None if a is None else 0, ax, is_leaf=lambda x: x is None)
-        for ax in flat_axes
+        jax.tree.map(lambda a: None if a is None else 0, ax, is_leaf=_is_none) for ax in flat_axes
     ]
     specs = [
-        jax.tree.map(lambda a: jax.P() if a is None else member, ax, is_leaf=lambda x: x is None)
+        jax.tree.map(lambda a: jax.P() if a is None else member, ax, is_leaf=_is_none)
         for ax in flat_axes
     ]
     place = lambda x, spec: jax.device_put(x, jax.NamedSharding(mesh, spec))
@@ -145,11 +144,14 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
 _compiled = eqx.filter_jit(_ensemble)
 
 
+def _is_none(x) -> bool:
+    return x is None
+
+
 def _axes_of(tree, axis):
     """One axis (or None) for each array of `tree`, from a prefix of axes as in `jax.vmap`."""
-    is_none = lambda x: x is None
-    spread = lambda a, sub: jax.tree.map(lambda x: None if x is None else a, sub, is_leaf=is_none)
-    return jax.tree.map(spread, axis, tree, is_leaf=is_none)
+    spread = lambda a, sub: jax.tree.map(lambda x: None if x is None else a, sub, is_leaf=_is_none)
+    return jax.tree.map(spread, axis, tree, is_leaf=_is_none)
 
 
 def _count_members(operands, in_axes) -> int:
@@ -160,8 +162,8 @@ def _count_members(operands, in_axes) -> int:
     sizes = {}
     for name, tree, axis in zip(("y0", "ts", "args"), operands, in_axes, strict=True):
         axes = _axes_of(tree, axis)
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        flat = jax.tree.leaves(axes, is_leaf=lambda x: x is None)
+        leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
+        flat = jax.tree.leaves(axes, is_leaf=_is_none)
         for (path, leaf), a in zip(leaves, flat, strict=True):
             if a is not None and eqx.is_array_like(leaf):
                 where = name + jax.tree_util.keystr(path)

@@ -1,5 +1,7 @@
 """A root finder for the implicit solvers of Diffrax that goes on while it converges."""
 
+from typing import Any
+
 import diffrax
 import equinox as eqx
 import jax.numpy as jnp
@@ -15,6 +17,11 @@ class ChordUntilDiverged(diffrax.VeryChord):
     takes 1643 steps where 130 do. `solve` puts this class in the place of the default root
     finder of a Diffrax solver.
     """
+
+    # Wider than the parent's types: Diffrax puts "as the step size controller has it" here.
+    rtol: Any
+    atol: Any
+    norm: Any = optx.max_norm
 
     def terminate(self, fn, y, args, options, state, tags):
         terminate, result = super().terminate(fn, y, args, options, state, tags)
