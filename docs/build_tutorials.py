@@ -31,7 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "tutorials"
-TUTORIALS = ("hare_lynx", "neural_ode")
+TUTORIALS = ("hare_lynx", "neural_ode", "ude")
 
 _CELL = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
 

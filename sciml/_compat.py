@@ -4,6 +4,11 @@ import jax
 from jax._src import core as _core  # `trace_state_clean` left the public namespace
 
 
+def is_traced(x) -> bool:
+    """Whether `x` is a placeholder of a JAX transformation, without a value to look at."""
+    return isinstance(x, _core.Tracer)
+
+
 def is_eager() -> bool:
     """Whether the caller runs outside every JAX transformation, so that values are concrete."""
     return _core.trace_state_clean()

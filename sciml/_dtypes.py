@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from ._compat import is_traced
+
 
 def default_float() -> np.dtype:
     return jnp.result_type(float)
@@ -81,7 +83,7 @@ def tolerances(rtol, atol, dtype: np.dtype, default: tuple[float, float]) -> tup
         default = (max(default[0], 1e-5), max(default[1], 1e-7))
     limit = 10 * float(np.finfo(dtype).eps)
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is None or isinstance(value, jax.core.Tracer):
+        if value is None or is_traced(value):
             continue
         numbers = np.asarray(value)
         if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):

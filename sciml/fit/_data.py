@@ -113,7 +113,7 @@ class Data(eqx.Module):
         *,
         time: str,
         values: str | Sequence[str],
-        sigma: float | str | Sequence[float] | Sequence[str] | None = None,
+        sigma: Any = None,
         dtype: Any = None,
     ) -> "Data":
         """Takes columns of a table.

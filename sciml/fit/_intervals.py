@@ -12,7 +12,7 @@ from ._result import Result
 def quantile(result: Result, level: float) -> float:
     """The two-sided quantile: normal if sigma is known or estimated with the parameters, else t."""
     p = (1 + level) / 2
-    dof = result.statistics.get("dof")
+    dof = result.statistics["dof"]
     if result.statistics["sigma"] == "from residuals":
         return _t_quantile(p, dof) if dof > 0 else float("nan")
     return float(jss.norm.ppf(jnp.asarray(p)))

@@ -52,7 +52,7 @@ def save(path: str | PathLike, result: Result) -> None:
         "format": _FORMAT,
         "versions": {p: _version(p) for p in ("sciml-jax", "jax", "equinox", "diffrax")},
         "names": list(result.names),
-        "bounds": [[_plain(b) for b in pair] for pair in result.problem.bounds],
+        "bounds": [[_plain(float(b)) for b in pair] for pair in result.problem.bounds],
         "scales": [slot.scale for slot in result.problem.slots],
         "shapes": [list(slot.shape) for slot in result.problem.slots],
         "dtype": np.dtype(result.problem.lower.dtype).name,
@@ -114,7 +114,9 @@ def load(path: str | PathLike, like: Problem) -> Result:
     u = None
     if manifest["groups"] is not None:
         groups = tuple(tuple(g) for g in manifest["groups"])
-        u = Uncertainty(*(arrays[k] for k in ("covariance", "null", "length", "known")), groups)
+        u = Uncertainty(
+            arrays["covariance"], arrays["null"], arrays["length"], arrays["known"], groups
+        )
     initial = [arrays[f"initial_{i}"] for i in range(len(manifest["names"]))]
     return Result(
         ok=manifest["ok"],

@@ -118,7 +118,7 @@ def _by_name(key: str, names, shapes, parts):
         return [(leaf, index, f"{element[1]}[{', '.join(map(str, index))}]")]
     below = [i for i, n in enumerate(names) if n and n.startswith((key + ".", key + "["))]
     if below:
-        return [(i, None, names[i]) for i in below]
+        return [(i, None, str(names[i])) for i in below]
     valid = [n for n in names if n]
     if key == "noise.sigma":
         raise ValueError(
@@ -153,7 +153,7 @@ def _by_where(where: Callable, parts, names):
     if not picked:
         raise ValueError("`where` picks no floating-point array of the model.")
     clash = {i for i in picked if names.count(names[i]) > 1 or _shadows(names[i])}
-    return [(i, None, f"model.{names[i]}" if i in clash else names[i]) for i in picked]
+    return [(i, None, f"model.{names[i]}" if i in clash else str(names[i])) for i in picked]
 
 
 def _shadows(name: str) -> bool:

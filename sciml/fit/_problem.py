@@ -32,8 +32,8 @@ class Solve(eqx.Module):
     """
 
     method: Any = None
-    rtol: float | None = None
-    atol: float | None = None
+    rtol: Any = None
+    atol: Any = None
     steps: int | None = None
     max_steps: int = 16384
 
@@ -99,8 +99,8 @@ class Problem(eqx.Module):
     lower: Float[Array, " parameter"]
     upper: Float[Array, " parameter"]
     priors: tuple[Any, ...]
+    bounds: Float[Array, "name 2"]
     slots: tuple[Slot, ...] = eqx.field(static=True)
-    bounds: tuple[tuple[float, float], ...] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -131,7 +131,8 @@ class Problem(eqx.Module):
             )
         noise.check(np.asarray(data.ys), np.asarray(data.seen))
         self.data = data
-        self.solve = Solve() if solve is None else solve
+        solve = Solve() if solve is None else solve
+        self.solve = _traced_tolerances(solve)
         self.y0 = as_state(y0)[0]
         self.model = _arrays(model)
         self.noise = _arrays(noise)
@@ -140,7 +141,7 @@ class Problem(eqx.Module):
         self.t0 = _start_time(t0, data)
         self._check_shapes()
         dtype = jax.tree.leaves(self.y0)[0].real.dtype
-        tolerances(self.solve.rtol, self.solve.atol, dtype, default=(1e-8, 1e-10))
+        tolerances(solve.rtol, solve.atol, dtype, default=(1e-8, 1e-10))
         if isinstance(free, dict):
             refuse_shadowing(self.model)
         fields = _free_fields(self.parts(), resolve(self.parts(), free), data)
@@ -231,7 +232,7 @@ class Problem(eqx.Module):
 
     def _found(self) -> list[tuple[Slot, Free]]:
         rows = zip(self.slots, self.bounds, self.priors, strict=True)
-        return [(s, Free(*bounds, scale=s.scale, prior=prior)) for s, bounds, prior in rows]
+        return [(s, Free(*pair, scale=s.scale, prior=prior)) for s, pair, prior in rows]
 
     def __repr__(self) -> str:
         names = ", ".join(s.name for s in self.slots) or "nothing"
@@ -280,7 +281,9 @@ def _free_fields(parts: tuple, found: list[tuple[Slot, Free]], data: Data) -> di
         "upper": jnp.asarray(upper, default_float()),
         "priors": priors,
         "slots": tuple(slot for slot, _ in found),
-        "bounds": tuple((spec.lower, spec.upper) for _, spec in found),
+        "bounds": jnp.asarray([(spec.lower, spec.upper) for _, spec in found], default_float()).reshape(
+            -1, 2
+        ),
     }
 
 
@@ -297,6 +300,12 @@ def _arrays(tree):
         return jnp.asarray(x) if isinstance(x, np.ndarray) else x
 
     return jax.tree.map(leaf, tree)
+
+
+def _traced_tolerances(options: Solve) -> Solve:
+    """Tolerances as arrays, so that another one compiles nothing new."""
+    rtol, atol = _arrays((options.rtol, options.atol))
+    return Solve(options.method, rtol, atol, options.steps, options.max_steps)
 
 
 def _start_time(t0, data: Data) -> Array:

@@ -130,7 +130,7 @@ def html_report(result: "Result", level: float = 0.95) -> str:
 
 
 def _slots(result):
-    return list(zip(result.problem.slots, result.problem.bounds, strict=True))
+    return list(zip(result.problem.slots, np.asarray(result.problem.bounds).tolist(), strict=True))
 
 
 def _flatten(by_name: dict) -> np.ndarray:

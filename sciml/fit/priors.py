@@ -2,23 +2,22 @@
 
 import abc
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
-
-from .._custom_types import RealLike
+from jaxtyping import Array
 
 
 class AbstractPrior(eqx.Module):
     """A density of independent numbers."""
 
     @abc.abstractmethod
-    def penalty(self, value: ArrayLike) -> Array:
+    def penalty(self, value: Any) -> Array:
         """Minus the log density without its constant: what joins the loss."""
 
     @abc.abstractmethod
-    def log_prob(self, value: ArrayLike) -> Array:
+    def log_prob(self, value: Any) -> Array:
         """The normalised log density."""
 
     @abc.abstractmethod
@@ -34,8 +33,8 @@ def _positive(name: str, value):
 class Normal(AbstractPrior):
     """The normal distribution with `mean` and standard deviation `sd`."""
 
-    mean: RealLike
-    sd: RealLike
+    mean: Any
+    sd: Any
 
     def __check_init__(self):
         _positive("sd", self.sd)
@@ -53,8 +52,8 @@ class Normal(AbstractPrior):
 class LogNormal(AbstractPrior):
     """The distribution of a number whose logarithm is normal with `mean` and `sd`."""
 
-    mean: RealLike
-    sd: RealLike
+    mean: Any
+    sd: Any
 
     def __check_init__(self):
         _positive("sd", self.sd)
@@ -73,7 +72,7 @@ class LogNormal(AbstractPrior):
 class HalfNormal(AbstractPrior):
     """The positive half of a normal distribution around zero."""
 
-    sd: RealLike
+    sd: Any
 
     def __check_init__(self):
         _positive("sd", self.sd)
@@ -91,8 +90,8 @@ class HalfNormal(AbstractPrior):
 class Uniform(AbstractPrior):
     """Constant between `low` and `high`, which become bounds of the parameter."""
 
-    low: RealLike
-    high: RealLike
+    low: Any
+    high: Any
 
     def __check_init__(self):
         if not self.low < self.high:

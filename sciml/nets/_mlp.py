@@ -66,10 +66,7 @@ class MLP(eqx.Module):
             eqx.nn.Linear(m, n, dtype=dtype, key=k)
             for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         ]
-        last = layers[-1]
-        layers[-1] = eqx.tree_at(
-            lambda layer: (layer.weight, layer.bias), last, (scale * last.weight, scale * last.bias)
-        )
+        layers[-1] = jax.tree.map(lambda w: scale * w, layers[-1])
         self.layers = tuple(layers)
         self.activation = activation
 

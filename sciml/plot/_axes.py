@@ -17,6 +17,7 @@ from ..fit import Result
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK = "#333333"  # measurements
 QUIET = "#8C8C8C"  # lines that only guide the eye
+MEASURED = "measured"
 POINTS: dict[str, Any] = {
     "linestyle": "none",
     "marker": "o",
@@ -42,6 +43,7 @@ def check_result(result: object, function: str) -> None:
             f"`plot.{function}` draws a `fit.Result`, but got a {type(result).__name__}. Pass what "
             "`fit.estimate(problem)` or `fit.train(problem, …)` returns."
         )
+    pyplot()  # missing? Say so before anything is computed.
 
 
 def panels(names: Sequence[str], ax: Any, *, sharey: bool = False) -> tuple[Any, list[Any]]:
@@ -83,11 +85,22 @@ def check_axes(ax: object) -> None:
 
 
 def restrain(ax: Any) -> None:
-    """The frame of axes made here: two quiet spines, no box."""
+    """The frame of axes made here: two quiet spines, no box, ticks at round numbers."""
+    from matplotlib.ticker import MaxNLocator
+
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(QUIET)
     ax.tick_params(color=QUIET)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
     ax.margins(x=0.02)
+
+
+def caption(ax: Any, xlabel: str, ylabel: str) -> None:
+    """Labels the axes, unless the user has."""
+    if not ax.get_xlabel():
+        ax.set_xlabel(xlabel)
+    if not ax.get_ylabel():
+        ax.set_ylabel(ylabel)
 
 
 def colour_of(i: int, ax: Any) -> str:
@@ -102,7 +115,9 @@ def legend(home: Any, axes: Sequence[Any], extra: Sequence[Any] = ()) -> None:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     entries |= {patch.get_label(): patch for patch in extra}
-    if not entries:
-        return
-    where: dict[str, Any] = {} if home is axes[0] else {"loc": "outside upper right", "ncols": 4}
-    home.legend(list(entries.values()), list(entries), frameon=False, fontsize="small", **where)
+    # matplotlib lists error bars last; the data come first.
+    labels = sorted(entries, key=lambda label: label != MEASURED)
+    if labels:
+        above = {} if home is axes[0] else {"loc": "outside upper right", "ncols": 4}
+        handles = [entries[label] for label in labels]
+        home.legend(handles, labels, frameon=False, fontsize="small", **above)

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 
 from ..fit import predict, Prediction, Problem, Result
-from ._axes import check_result, colour_of, INK, legend, panels, POINTS, QUIET
+from ._axes import caption, check_result, colour_of, INK, legend, MEASURED, panels, POINTS, QUIET
 
 
 _GRID = 300  # points of a curve that nobody gave
@@ -63,25 +63,22 @@ def data(result: Result, *predictions: Prediction, ax: Any = None) -> Any:
     names = problem.data.names
     for prediction in predictions:
         _check_prediction(prediction, names)
-    home, axes = panels(names, ax)
     predictions = predictions or (_over_the_data(result),)
+    home, axes = panels(names, ax)
     alone = ax is None or len(names) == 1
-    # A new measurement's band is the wider one: behind, so that the order of calls is free.
-    behind = sorted(predictions, key=lambda p: not p.observations)
+    bands = sorted(predictions, key=lambda p: p.observations)
+    first = predictions[0]
+    order = np.argsort(first.ts, kind="stable")
     for i, (name, panel) in enumerate(zip(names, axes, strict=True)):
         colour = colour_of(i, ax)
-        for prediction in behind:
-            _band(panel, prediction, i, colour, _band_label(prediction) if alone else None)
-        first = predictions[0]
-        order = np.argsort(first.ts, kind="stable")
         label = "fitted" if alone else name
         panel.plot(first.ts[order], first.mean[order, i], color=colour, lw=1.6, label=label)
-        _points(panel, problem, i, INK if alone else colour, "measured" if alone else None)
-        if alone:
-            panel.set_ylabel(name)
-    legend(home, axes, () if alone else _grey_patches(behind))
-    if ax is not None and not ax.get_xlabel():
-        ax.set_xlabel("time")
+        for prediction in bands:
+            _band(panel, prediction, i, colour, _band_label(prediction) if alone else None)
+        _points(panel, problem, i, INK if alone else colour, MEASURED if alone else None)
+        caption(panel, "", name if alone else "")
+    caption(axes[-1], "time", "")
+    legend(home, axes, () if alone else _grey_patches(bands))
     return home
 
 
@@ -122,6 +119,7 @@ def _band(panel, prediction: Prediction, i: int, colour: str, label: str | None)
     panel.fill_between(
         prediction.ts[order], low, high,
         color=colour, alpha=_opacity(prediction), linewidth=0, label=label,
+        zorder=0.9 if prediction.observations else 1,  # the wider one behind
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..fit import noise, Problem, residuals as weighted_residuals, Result
-from ._axes import check_result, colour_of, INK, legend, panels, POINTS, QUIET
+from ._axes import caption, check_result, colour_of, INK, legend, panels, POINTS, QUIET
 
 
 def residuals(result: Result, *, ax: Any = None) -> Any:
@@ -53,8 +53,8 @@ def residuals(result: Result, *, ax: Any = None) -> Any:
     check_result(result, "residuals")
     problem = result.problem
     names = problem.data.names
-    home, axes = panels(names, ax, sharey=True)
     values, scaled = _measured_minus_predicted(result)
+    home, axes = panels(names, ax, sharey=True)
     ts, seen = np.asarray(problem.data.ts), np.asarray(problem.data.seen)
     for panel in axes if ax is None else axes[:1]:
         panel.axhline(0, color=QUIET, lw=0.8, zorder=1)
@@ -72,11 +72,10 @@ def residuals(result: Result, *, ax: Any = None) -> Any:
     if ax is None and len(names) > 1:
         home.supylabel(label, fontsize="medium")
     else:
-        axes[0].set_ylabel(label)
+        caption(axes[0], "", label)
+    caption(axes[-1], "time", "")
     if shared:
         legend(home, axes[:1])
-    if ax is not None and not ax.get_xlabel():
-        ax.set_xlabel("time")
     return home
 
 

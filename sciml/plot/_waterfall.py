@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 
 from ..fit import Result, Starts
-from ._axes import check_axes, check_result, COLOURS, pyplot, QUIET, restrain
+from ._axes import caption, check_axes, check_result, COLOURS, legend, pyplot, QUIET, restrain
 
 
 def waterfall(result: Result, *, ax: Any = None) -> Any:
@@ -81,11 +81,11 @@ def waterfall(result: Result, *, ax: Any = None) -> Any:
             ax.plot(
                 ranks[of], heights[of], "o", ms=5, mfc=face, mec=edge, label=f"{of.sum()} {label}"
             )
-    ax.legend(frameon=False, fontsize="small", loc="upper left")
-    ax.set_ylabel("loss − best" + (f" + {offset:g}" if offset else ""))
+    legend(home, [ax])
     failed = len(starts.loss) - above.size
     note = f" ({failed} of {len(starts.loss)} failed, not shown)" if failed else ""
-    ax.set_xlabel("start, sorted by loss" + note)
+    height = "loss − best" + (f" + {offset:g}" if offset else "")
+    caption(ax, "start, sorted by loss" + note, height)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if offset:
         ax.set_yscale("log")

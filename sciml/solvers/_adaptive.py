@@ -12,6 +12,7 @@ from typing import Any
 import diffrax
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import optimistix as optx
 
@@ -78,9 +79,9 @@ def solve_adaptive(solver, field, y0, elapsed, rtol, atol, max_steps: int, adjoi
         adjoint=adjoint,
         throw=False,
     )
-    (ts, ts_end), (ys, y_end) = sol.ts, sol.ys
+    (ts, ts_end), (ys, y_end) = sol.ts, sol.ys  # pyright: ignore[reportGeneralTypeIssues]
     reached, y_last = ts_end[0], jax.tree.map(lambda x: x[0], y_end)
-    last_step = jax.lax.stop_gradient(sol.controller_state[1])
+    last_step = jax.lax.stop_gradient(sol.controller_state[1])  # pyright: ignore[reportOptionalSubscript]
     result = _translate(sol.result, started, field, reached, last_step, y_last)
     ok = result == RESULTS.successful
     valid = jnp.isfinite(ts) & started

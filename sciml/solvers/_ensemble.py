@@ -99,8 +99,8 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
 
     def one(fn_arrays, tols, y0, ts, args):
         fn, args = eqx.combine(fn_arrays, fn_static), eqx.combine(args, args_static)
-        rest = (*tols, steps, max_steps, False, adjoint)
-        return solve_core(fn, y0, ts, args, method, *rest)
+        rtol, atol = tols
+        return solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, False, adjoint)
 
     batched = jax.vmap(one, in_axes=(None, None, *in_axes))
     if mesh is None:

@@ -55,18 +55,19 @@ def solve_fixed(method: AbstractExplicitMethod, field, y0, elapsed, steps: int):
         h = (stop - start) / steps
 
         def one(carry, i):
-            y, good, reached = carry
+            y, good, reached, taken = carry
             y = step(method, field, start + i.astype(h.dtype) * h, y, h)
             good = good & all_finite(y)
             reached = jnp.where(good, start + (i + 1).astype(h.dtype) * h, reached)
-            return (y, good, reached), None
+            return (y, good, reached, taken + good), None
 
         carry, _ = jax.lax.scan(one, carry, jnp.arange(steps))
         return carry, (carry[0], carry[1])
 
     spans = (elapsed[:-1], elapsed[1:])
-    carry = (y0, fine, jax.lax.stop_gradient(zero))
-    (_, good, reached), (ys, valid) = jax.lax.scan(
+    taken = (zero * 0).astype(jnp.result_type(int))
+    carry = (y0, fine, jax.lax.stop_gradient(zero), taken)
+    (_, good, reached, taken), (ys, valid) = jax.lax.scan(
         jax.checkpoint(segment, prevent_cse=False), carry, spans
     )
     valid = jnp.concatenate([fine[None], valid])
@@ -74,7 +75,7 @@ def solve_fixed(method: AbstractExplicitMethod, field, y0, elapsed, steps: int):
     result = RESULTS.where(good, RESULTS.successful, RESULTS.nonfinite_field)
     n = steps * (elapsed.shape[0] - 1)
     stats = {
-        "accepted": jnp.asarray(n),
+        "accepted": taken,
         "rejected": jnp.asarray(0),
         "evaluations": jnp.asarray(n * len(method.b)),
         "reached": reached,

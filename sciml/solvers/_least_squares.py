@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from .._compat import is_eager
+from .._compat import is_eager, is_traced
 from .._dtypes import as_state, float_leaves_as_arrays
 from .._results import RESULTS
 from ._levenberg_marquardt import default_options, Local, minimise_in_box
@@ -161,7 +161,7 @@ def _flat_bound(bound, y0, flat):
 
 
 def _check_bounds(x, lower, upper):
-    if any(isinstance(v, jax.core.Tracer) for v in (x, lower, upper)):
+    if any(is_traced(v) for v in (x, lower, upper)):
         return
     x, lower, upper = np.asarray(x), np.asarray(lower), np.asarray(upper)
     for i in np.flatnonzero(~(lower <= upper)):

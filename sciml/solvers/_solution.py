@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
+from .._compat import is_traced
 from .._results import RESULTS
 
 
@@ -20,8 +21,9 @@ class Solution(eqx.Module):
       After a failure the rest is nan, never inf.
     - `valid`: which of the saved times were reached.
     - `ok`: whether all were. `result` says why not: `RESULTS[sol.result]` is a text.
-    - `stats`: `accepted`, `rejected` and `evaluations` (of the vector field), and `reached`
-      and `last_step`: the time reached and the size of the last step tried.
+    - `stats`: `accepted` and `rejected` steps, `evaluations` of the vector field (-1 where an
+      implicit method doesn't count them), and `reached` and `last_step`: the time reached and the
+      size of the last step tried.
     - `event`: the terminating event; `None` so far.
     """
 
@@ -50,20 +52,25 @@ class Solution(eqx.Module):
         interpolation, t0, sign, reached = self._dense
         with jax.numpy_dtype_promotion("standard"):
             s = sign * (jnp.asarray(t, t0.dtype) - t0)
-
-        def one(s):
-            inside = (s >= 0) & (s <= reached)
-            y = interpolation.evaluate(jnp.where(inside, s, jnp.zeros_like(s)))
-            return jax.tree.map(lambda x: jnp.where(inside, x, jnp.nan), y)
-
-        for _ in range(s.ndim):
-            one = jax.vmap(one)
-        return one(s)
+        return _interpolate(interpolation, s, reached)
 
     def __repr__(self) -> str:
-        if isinstance(self.ok, jax.core.Tracer) or self.ok.ndim > 0:
+        if is_traced(self.ok) or self.ok.ndim > 0:
             return eqx.tree_pformat(self)
         span = f"{self.ts[0]:.6g} .. {self.ts[-1]:.6g}"
         how = "ok" if self.ok else f"failed: {RESULTS[self.result]}"
-        counts = ", ".join(f"{k} {v:.6g}" for k, v in self.stats.items())
+        known = {k: v for k, v in self.stats.items() if k != "evaluations" or v >= 0}
+        counts = ", ".join(f"{k} {v:.6g}" for k, v in known.items())
         return f"Solution on {span} at {self.ts.shape[0]} times, {how}\n  {counts}"
+
+
+@eqx.filter_jit
+def _interpolate(interpolation, s, reached):
+    def one(s):
+        inside = (s >= 0) & (s <= reached)
+        y = interpolation.evaluate(jnp.where(inside, s, jnp.zeros_like(s)))
+        return jax.tree.map(lambda x: jnp.where(inside, x, jnp.nan), y)
+
+    for _ in range(s.ndim):
+        one = jax.vmap(one)
+    return one(s)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._compat import is_eager
+from .._compat import is_eager, is_traced
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from .._results import RESULTS
@@ -192,7 +192,7 @@ def check_times(ts: ArrayLike) -> jax.Array:
         raise ValueError("`ts` needs at least two times: the start and one more.")
     if not jnp.issubdtype(times.dtype, jnp.floating):
         times = times.astype(jnp.result_type(float))
-    if not isinstance(times, jax.core.Tracer):
+    if not is_traced(times):
         values = np.asarray(times)
         bad = np.flatnonzero(~np.isfinite(values))
         if bad.size:
