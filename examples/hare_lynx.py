@@ -115,7 +115,6 @@ times = jnp.linspace(0, 20, 401)
 curve = fit.predict(result, times)
 counts = fit.predict(result, times, observations=True)
 figure = plot.data(result, counts, curve)
-figure.suptitle("Hudson Bay pelts: Lotka-Volterra, log-normal noise")
 for panel, unit in zip(figure.axes, ("thousand hares", "thousand lynxes"), strict=True):
     panel.set_ylabel(unit)
 figure.axes[-1].set_xlabel("years since 1900")

@@ -6,6 +6,7 @@ floats inside a *model* become arrays, because Equinox would treat them as compi
 constants and recompile for each new value. Times take the precision of the state.
 """
 
+import pathlib
 import warnings
 
 import equinox as eqx
@@ -15,6 +16,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ._compat import is_traced
+
+
+_HERE = str(pathlib.Path(__file__).parent)
 
 
 def default_float() -> np.dtype:
@@ -93,7 +97,7 @@ def tolerances(rtol, atol, dtype: np.dtype, default: tuple[float, float]) -> tup
             warnings.warn(
                 f"rtol {np.min(numbers):.3g} is below what {dtype.name} supports "
                 f"(about {limit:.1e}){advice}.",
-                stacklevel=4,
+                skip_file_prefixes=(_HERE,),  # point to the line that called us
             )
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol

@@ -175,7 +175,11 @@ def _columns(frame) -> dict[str, Any]:
             "`frame` must be a data frame (pandas, polars, …) or a dict of columns, but is a "
             f"{type(frame).__name__}."
         ) from e
-    return {name: table[name].to_list() for name in table.columns}
+    # Each kind of frame has its own mark of a missing value: `None` for all of them.
+    return {
+        name: [None if null else v for v, null in zip(column.to_list(), column.is_null().to_list(), strict=True)]
+        for name, column in zip(table.columns, table.iter_columns(), strict=True)
+    }
 
 
 def _numbers(values, name: str) -> np.ndarray:
@@ -188,18 +192,28 @@ def _numbers(values, name: str) -> np.ndarray:
         raise TypeError(f"`{name}` holds complex numbers; split them into two observables.")
     if array.dtype.kind in "fiub":
         return array.astype(np.float64)
+    # NumPy turns the numbers of a mixed list into texts: keep them as they came.
+    array = np.asarray(values, object)
     out = np.empty(array.shape, np.float64)
+    texts = []
     for index, item in np.ndenumerate(array):
         try:
-            if isinstance(item, str):
-                raise TypeError
             out[index] = np.nan if item is None else float(item)
         except (TypeError, ValueError):
-            raise TypeError(
-                f"Column `{name}` must hold numbers, but row {index[0]} (counted from 0) is "
-                f"{item!r}. Mark missing values with nan or leave them empty."
-            ) from None
+            raise _not_a_number(name, index, item) from None
+        if isinstance(item, str):
+            texts.append((index, item))
+    if texts:  # all of them look like numbers, yet it is not for us to read texts
+        raise _not_a_number(name, *texts[0])
     return out
+
+
+def _not_a_number(name: str, index: tuple, item) -> TypeError:
+    item = str(item) if isinstance(item, str) else item
+    return TypeError(
+        f"Column `{name}` must hold numbers, but row {index[0]} (counted from 0) is {item!r}. "
+        "Mark missing values with nan or leave them empty."
+    )
 
 
 def _times(ts) -> np.ndarray:

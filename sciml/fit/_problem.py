@@ -78,7 +78,8 @@ class Problem(eqx.Module):
     - `t0`: start of the solve; by default the first time of the data.
     - `args`: passed on to the model.
     - `observe`: `observe(t, y, args)` -> the observables, shape `(observable,)`; by default the
-      numbers of the state in their order.
+      numbers of the state in their order, or by name if the state is a dict with the names of the
+      data's columns.
     - `noise`: a law from `fit.noise`; by default `Normal` with the sigma of the data, or with one
       common level estimated from the residuals.
     - `solve`: a [`Solve`][sciml.fit.Solve].
@@ -129,6 +130,11 @@ class Problem(eqx.Module):
                 "sigma is given twice: in `data` and in `noise`. Leave out the one that is not "
                 "meant (a sigma that is to be estimated belongs into `noise`)."
             )
+        if noise.sigma is not None and jnp.shape(noise.sigma) not in ((), (len(data.names),)):
+            raise ValueError(
+                f"The `sigma` of a noise law must be one number or {len(data.names)}, one for each "
+                f"column of the data, but has shape {jnp.shape(noise.sigma)}."
+            )
         noise.check(np.asarray(data.ys), np.asarray(data.seen))
         self.data = data
         solve = Solve() if solve is None else solve
@@ -177,6 +183,8 @@ class Problem(eqx.Module):
         """The observables of one state."""
         observe = parts[3]
         if observe is None:
+            if isinstance(y, dict) and set(y) == set(self.data.names):
+                y = [y[name] for name in self.data.names]  # JAX would sort them
             return jax.flatten_util.ravel_pytree(y)[0]
         return jnp.asarray(observe(t, y, self.args))
 
@@ -187,7 +195,9 @@ class Problem(eqx.Module):
         for slot in self.slots:
             value = jnp.ravel(_take(leaves[slot.leaf], slot)).astype(self.lower.dtype)
             flat.append(jnp.log(value) if slot.scale == "log" else value)
-        return jnp.concatenate(flat) if flat else jnp.zeros((0,), self.lower.dtype)
+        x = jnp.concatenate(flat) if flat else jnp.zeros((0,), self.lower.dtype)
+        # A value at its bound stays there, although exp(log(v)) is not always v.
+        return jnp.clip(x, self.lower, self.upper)
 
     def unflatten(self, x: Float[Array, " parameter"]) -> tuple:
         """The parts with the free parameters at `x`; the inverse of `initial`."""
@@ -342,8 +352,12 @@ def _check_start(slot: Slot, value: np.ndarray, low: float, high: float):
             f"The start value of {slot.name!r} is {np.min(value):g}, but `scale='log'` needs "
             "positive values."
         )
-    if np.any((value < low) | (value > high)):
-        bad = value[(value < low) | (value > high)].ravel()[0]
+    # An estimate at its bound may lie beyond it by the rounding of exp(log(v)).
+    size, info = np.abs(value), np.finfo(value.dtype)
+    slack = 4 * info.eps * size * (1 + np.abs(np.log(np.maximum(size, info.tiny))))
+    outside = (value < low - slack) | (value > high + slack)
+    if np.any(outside):
+        bad = value[outside].ravel()[0]
         raise ValueError(
             f"The start value of {slot.name!r} is {bad:g}, outside its bounds {low:g} .. {high:g}. "
             "Widen them or pass `Free(…, init=…)`."

@@ -80,9 +80,7 @@ def headline(result: "Result") -> str:
         return f"Training of {model}   {len(result.history)} steps, best loss {result.loss:.6g}"
     how = f"converged in {len(result.history) - 1} steps" if result.ok else "did not converge"
     if len(starts.loss) > 1:
-        best = starts.loss[0]
-        agree = int(np.sum(starts.loss <= best + 1e-3 * max(abs(best), 1e-12)))
-        how += f", {agree} of {len(starts.loss)} starts agree"
+        how += f", {int(starts.agree.sum())} of {len(starts.loss)} starts agree"
     return f"Fit of {model}   {how}"
 
 

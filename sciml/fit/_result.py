@@ -18,12 +18,19 @@ class Starts:
     - `loss`, `ok`: of shape `(start,)`; the loss of a failed start is nan.
     - `reason`: why a start failed or stopped early; empty if it converged.
     - `values`: flat parameters where each ended, shape `(start, parameter)`.
+    - `agree`: which ended as low as the best one.
     """
 
     loss: np.ndarray
     ok: np.ndarray
     reason: tuple[str, ...]
     values: np.ndarray
+
+    @property
+    def agree(self) -> np.ndarray:
+        """Which starts ended as low as the best one, up to a thousandth of its loss."""
+        best = self.loss[0]
+        return self.loss <= best + 1e-3 * max(abs(best), 1e-12)
 
 
 @dataclasses.dataclass(frozen=True)

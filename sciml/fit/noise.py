@@ -8,16 +8,26 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._dtypes import default_float
+
+
+def _as_sigma(sigma):
+    """`None`, or an array: a list would be several parameters, an integer none."""
+    if sigma is None or eqx.is_inexact_array(sigma):
+        return sigma
+    return jnp.asarray(np.asarray(sigma, float), default_float())
+
 
 def _check_sigma(sigma):
-    if sigma is not None and not isinstance(sigma, Array):
-        values = np.asarray(sigma, float)
+    if sigma is not None and not isinstance(sigma, jax.core.Tracer):
+        values = np.asarray(sigma)
         if not np.all((values > 0) & np.isfinite(values)):
-            raise ValueError(f"`sigma` must be positive and finite, but got {sigma}.")
+            raise ValueError(f"`sigma` must be positive and finite, but got {values}.")
 
 
 class AbstractNoise(eqx.Module):
@@ -51,7 +61,7 @@ class Normal(AbstractNoise):
       one common level from the residuals.
     """
 
-    sigma: Any = None
+    sigma: Any = eqx.field(default=None, converter=_as_sigma)
 
     def __check_init__(self):
         _check_sigma(self.sigma)
@@ -79,7 +89,7 @@ class LogNormal(AbstractNoise):
     - `sigma`: as in `Normal`, but of the logarithm: 0.25 is about 25 percent.
     """
 
-    sigma: Any = None
+    sigma: Any = eqx.field(default=None, converter=_as_sigma)
 
     def __check_init__(self):
         _check_sigma(self.sigma)

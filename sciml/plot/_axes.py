@@ -96,8 +96,8 @@ def restrain(ax: Any) -> None:
 
 
 def caption(ax: Any, xlabel: str, ylabel: str) -> None:
-    """Labels the axes, unless the user has."""
-    if not ax.get_xlabel():
+    """Labels the axes, unless the user has; no time where the axes below share it."""
+    if not ax.get_xlabel() and ax.xaxis.get_tick_params().get("labelbottom", True):
         ax.set_xlabel(xlabel)
     if not ax.get_ylabel():
         ax.set_ylabel(ylabel)
@@ -109,7 +109,7 @@ def colour_of(i: int, ax: Any) -> str:
 
 
 def legend(home: Any, axes: Sequence[Any], extra: Sequence[Any] = ()) -> None:
-    """One legend for all panels, above them; in a user's axes where there is room."""
+    """One legend for all panels, above them, where it covers nothing."""
     entries: dict[str, Any] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -118,6 +118,8 @@ def legend(home: Any, axes: Sequence[Any], extra: Sequence[Any] = ()) -> None:
     # matplotlib lists error bars last; the data come first.
     labels = sorted(entries, key=lambda label: label != MEASURED)
     if labels:
-        above = {} if home is axes[0] else {"loc": "outside upper right", "ncols": 4}
+        above: dict[str, Any] = {"loc": "outside upper right"}
+        if home is axes[0]:  # the user's
+            above = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.1}
         handles = [entries[label] for label in labels]
-        home.legend(handles, labels, frameon=False, fontsize="small", **above)
+        home.legend(handles, labels, frameon=False, fontsize="small", ncols=4, **above)

@@ -103,10 +103,6 @@ def _at(problem: Problem, x: Array) -> Array:
 
 
 def _label(problem: Problem, scaled: bool) -> str:
-    if isinstance(problem.noise, noise.Normal):
-        text = "measured − predicted"
-    elif isinstance(problem.noise, noise.LogNormal):
-        text = "log measured − log predicted"
-    else:
-        text = "measured − predicted, on the scale of the noise"
-    return f"({text}) / σ" if scaled else text
+    if isinstance(problem.noise, noise.LogNormal):
+        return "log(measured / predicted)" + (" / σ" if scaled else "")
+    return "(measured − predicted) / σ" if scaled else "measured − predicted"

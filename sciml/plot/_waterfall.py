@@ -90,13 +90,9 @@ def waterfall(result: Result, *, ax: Any = None) -> Any:
     if offset:
         ax.set_yscale("log")
     elif agree.all():  # do not blow up the differences in the last digits
-        ax.set_ylim(-0.1 * _tolerance(starts), 1.5 * _tolerance(starts))
+        room = 1e-3 * max(abs(float(starts.loss[0])), 1e-12)
+        ax.set_ylim(-0.1 * room, 1.5 * room)
     return home
-
-
-def _tolerance(starts: Starts) -> float:
-    """How far from the best a start still agrees with it; the report's headline counts alike."""
-    return 1e-3 * max(abs(float(starts.loss[0])), 1e-12)
 
 
 def _sorted(starts: Starts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,8 +100,7 @@ def _sorted(starts: Starts) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     loss = np.asarray(starts.loss, np.float64)
     order = np.argsort(loss, kind="stable")[: np.isfinite(loss).sum()]
     best = loss[order[0]]
-    agree = loss[order] <= best + _tolerance(starts)
-    return loss[order] - best, agree, np.asarray(starts.ok)[order]
+    return loss[order] - best, starts.agree[order], np.asarray(starts.ok)[order]
 
 
 def _offset(above: np.ndarray, agree: np.ndarray) -> float:

@@ -55,7 +55,7 @@ def solve_adaptive(solver, field, y0, elapsed, rtol, atol, max_steps: int, adjoi
 
     **Returns:**
 
-    `(ys, valid, result, stats, interpolation)`.
+    `(ys, valid, result, stats, end, interpolation)`, where `end` is the state where it stopped.
     """
     eps = float(jnp.finfo(elapsed.dtype).eps)
     started = all_finite(y0) & all_finite(field(elapsed[0], y0))
@@ -105,7 +105,7 @@ def solve_adaptive(solver, field, y0, elapsed, rtol, atol, max_steps: int, adjoi
         "reached": jax.lax.stop_gradient(reached),
         "last_step": last_step,
     }
-    return ys, valid, result, stats, sol.interpolation
+    return ys, valid, result, stats, jax.lax.stop_gradient(y_last), sol.interpolation
 
 
 def _finite_rows(ys):

@@ -6,6 +6,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from .._compat import is_eager
@@ -13,7 +14,7 @@ from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from ._methods import AbstractExplicitMethod
 from ._solution import Solution
-from ._solve import check_method, solve_core
+from ._solve import check_method, check_times, solve_core
 
 
 def solve_ensemble(
@@ -62,8 +63,6 @@ def solve_ensemble(
     A [`Solution`][sciml.solvers.Solution] whose arrays have a leading member axis.
     """
     y0, dtype = as_state(y0)
-    ts = jnp.asarray(ts)
-    ts = ts if jnp.issubdtype(ts.dtype, jnp.floating) else ts.astype(jnp.result_type(float))
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
     method, steps, max_steps = check_method(method, steps, max_steps)
@@ -73,6 +72,7 @@ def solve_ensemble(
             "save times. Adaptive ensembles run on one device."
         )
     members = _count_members((y0, ts, args), in_axes)
+    ts = _check_times(ts, in_axes[1])
     eager = is_eager()
     adjoint = diffrax.ForwardMode() if eager else diffrax.DirectAdjoint()
     run = _compiled if eager else _ensemble
@@ -152,6 +152,30 @@ def _axes_of(tree, axis):
     """One axis (or None) for each array of `tree`, from a prefix of axes as in `jax.vmap`."""
     spread = lambda a, sub: jax.tree.map(lambda x: None if x is None else a, sub, is_leaf=_is_none)
     return jax.tree.map(spread, axis, tree, is_leaf=_is_none)
+
+
+def _check_times(ts, axis) -> jax.Array:
+    """`check_times` for times that all members share, or of which each has its own."""
+    if axis is None:
+        return check_times(ts)
+    ts = jnp.asarray(ts)
+    if ts.ndim != 2:
+        raise ValueError(
+            "`ts` has a member axis by `in_axes`, so it must be two-dimensional, but has shape "
+            f"{ts.shape}."
+        )
+    first = check_times(jnp.take(ts, 0, axis))
+    if isinstance(ts, jax.core.Tracer):
+        return ts.astype(first.dtype)
+    rows = np.moveaxis(np.asarray(ts), axis, 0)
+    steps = np.diff(rows)
+    ordered = (steps >= 0).all(axis=1) | (steps <= 0).all(axis=1)
+    for i in np.flatnonzero(~(ordered & np.isfinite(rows).all(axis=1))):
+        try:
+            check_times(rows[i])
+        except ValueError as e:
+            raise ValueError(f"Member {i}: {e}") from None
+    return ts.astype(first.dtype)
 
 
 def _count_members(operands, in_axes) -> int:

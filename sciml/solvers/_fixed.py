@@ -59,7 +59,7 @@ def solve_fixed(method: AbstractExplicitMethod, field, y0, elapsed, steps: int):
             y = step(method, field, start + i.astype(h.dtype) * h, y, h)
             good = good & all_finite(y)
             reached = jnp.where(good, start + (i + 1).astype(h.dtype) * h, reached)
-            return (y, good, reached, taken + good), None
+            return (y, good, reached, taken + good.astype(taken.dtype)), None
 
         carry, _ = jax.lax.scan(one, carry, jnp.arange(steps))
         return carry, (carry[0], carry[1])
@@ -71,7 +71,14 @@ def solve_fixed(method: AbstractExplicitMethod, field, y0, elapsed, steps: int):
         jax.checkpoint(segment, prevent_cse=False), carry, spans
     )
     valid = jnp.concatenate([fine[None], valid])
-    ys = jax.tree.map(lambda x, xs: jnp.concatenate([x[None], xs]), y0, ys)
+    # Multiplied, not selected: the gradient of half a solution must be nan as well. Nor inf.
+    factor = jnp.where(valid, 1.0, jnp.nan)
+
+    def collect(x, xs):
+        xs = jnp.concatenate([x[None], xs])
+        return xs * factor.reshape(-1, *(1,) * x.ndim).astype(xs.dtype)
+
+    ys = jax.tree.map(collect, y0, ys)
     result = RESULTS.where(good, RESULTS.successful, RESULTS.nonfinite_field)
     n = steps * (elapsed.shape[0] - 1)
     stats = {

@@ -152,7 +152,7 @@ def _flat_bound(bound, y0, flat):
             lambda b, y: jnp.broadcast_to(jnp.asarray(b, y.dtype), y.shape), bound, y0
         )
         return jax.flatten_util.ravel_pytree(parts)[0]
-    if jnp.ndim(bound) == 0:
+    if jax.tree_util.all_leaves([bound]) and jnp.ndim(bound) == 0:
         return jnp.full_like(flat, bound)
     raise ValueError(
         f"`bounds` must be numbers or structured as `y0`, {jax.tree.structure(y0)}, "

@@ -163,7 +163,7 @@ def minimise_in_box(
             lam=lam,
             growth=growth,
             evaluations=s.evaluations + 1,
-            failures=s.failures + ~finite,
+            failures=s.failures + jnp.where(finite, 0, 1),
             done=converged | stuck | (first & ~finite),
             converged=converged,
             history=s.history.at[s.evaluations].set(local.loss),

@@ -34,6 +34,7 @@ class Solution(eqx.Module):
     result: RESULTS
     stats: dict[str, Any]
     event: None = None
+    _end: Any = None
     _dense: Any = None
 
     def at(self, t: ArrayLike) -> PyTree[Any]:

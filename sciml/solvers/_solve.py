@@ -148,16 +148,17 @@ def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, ad
 
     def field(s, y):
         dy = fn(t0 + sign * s, y, args)
-        return jax.tree.map(lambda d, x: sign * jnp.asarray(d).astype(x.dtype), dy, y)
+        signed = lambda d, x: sign.astype(x.dtype) * jnp.asarray(d).astype(x.dtype)
+        return jax.tree.map(signed, dy, y)
 
-    dense_info = None
+    dense_info, end = None, None
     if steps is not None and isinstance(method, AbstractExplicitMethod):
         ys, valid, result, stats = solve_fixed(method, field, y0, elapsed, steps)
     else:
         out = solve_adaptive(
             diffrax_solver(method), field, y0, elapsed, rtol, atol, max_steps, adjoint, dense
         )
-        ys, valid, result, stats, interpolation = out
+        ys, valid, result, stats, end, interpolation = out
         if dense:
             dense_info = (interpolation, t0, sign, stats["reached"])
     stats = stats | {
@@ -166,8 +167,9 @@ def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, ad
     }
     ok = result == RESULTS.successful
     return Solution(
-        ts=ts, ys=ys, valid=valid, ok=ok, result=result, stats=stats, event=None, _dense=dense_info
-    )
+        ts=ts, ys=ys, valid=valid, ok=ok, result=result, stats=stats, event=None,
+        _end=end, _dense=dense_info,
+    )  # fmt: skip
 
 
 _compiled = eqx.filter_jit(solve_core)
@@ -276,10 +278,8 @@ def _explicit(method) -> bool:
 
 def _is_stiff(fn, args, sol) -> bool:
     """Whether the last step size sat at the limit of stability."""
-    last = int(np.sum(np.asarray(sol.valid))) - 1
-    y = jax.tree.map(lambda x: x[max(last, 0)], sol.ys)
-    h = sol.stats["last_step"]
-    return bool(stiffness_ratio(fn, args, sol.stats["reached"], y, h) > _STIFF)
+    t, h = sol.stats["reached"], sol.stats["last_step"]
+    return bool(stiffness_ratio(fn, args, t, sol._end, h) > _STIFF)
 
 
 def _failure_text(sol: Solution, method, rtol, atol, max_steps) -> str:
