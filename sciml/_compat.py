@@ -1,7 +1,9 @@
 """The one place that touches private or version-dependent parts of other packages."""
 
 import jax
+from equinox.internal import unvmap_max as _unvmap_max
 from jax._src import core as _core  # `trace_state_clean` left the public namespace
+from jax._src.interpreters.batching import BatchTracer as _BatchTracer
 
 
 def is_traced(x) -> bool:
@@ -34,3 +36,18 @@ def varying_like(tree, *references):
         return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
     return jax.tree.map(vary, tree)
+
+
+def eval_jaxpr(jaxpr, consts, *args):
+    """Evaluates a traced function."""
+    return _core.eval_jaxpr(jaxpr, consts, *args)
+
+
+def unvmap_max(x):
+    """The maximum over all members of a surrounding `jax.vmap`, the same for each of them."""
+    return _unvmap_max(x)
+
+
+def is_batched(tree) -> bool:
+    """Whether a surrounding `jax.vmap` maps over an array of `tree`, as far as can be seen."""
+    return any(isinstance(x, _BatchTracer) for x in jax.tree.leaves(tree))

@@ -177,7 +177,10 @@ def _columns(frame) -> dict[str, Any]:
         ) from e
     # Each kind of frame has its own mark of a missing value: `None` for all of them.
     return {
-        name: [None if null else v for v, null in zip(column.to_list(), column.is_null().to_list(), strict=True)]
+        name: [
+            None if null else v
+            for v, null in zip(column.to_list(), column.is_null().to_list(), strict=True)
+        ]
         for name, column in zip(table.columns, table.iter_columns(), strict=True)
     }
 

@@ -21,7 +21,7 @@ from ._likelihood import (
     prior_terms,
     solve_tolerances,
 )
-from ._problem import Problem, Solve
+from ._problem import Problem, Solve, with_fields
 from ._progress import progress
 from ._result import Result, Starts
 from ._uncertainty import uncertainty
@@ -245,12 +245,12 @@ def _draw(problem: Problem, starts: int, key) -> Array:
         jax.random.split(shuffle, n)
     )
     unit = (cells.astype(own.dtype) + jax.random.uniform(place, (rows, n), own.dtype)) / rows
-    low, high = problem.lower, problem.upper
+    low, high = problem.lower[None], problem.upper[None]
     boxed = jnp.isfinite(low) & jnp.isfinite(high)
     inside = jnp.where(boxed, low, 0) + unit * jnp.where(boxed, high - low, 0)
     # Around the initial value: a factor of e on a log scale, its own size on a linear one.
-    logs = jnp.asarray(problem.log_scaled())
-    size = jnp.where(logs, 1.0, jnp.maximum(jnp.abs(own[0]), 1e-3)).astype(own.dtype)
+    logs = jnp.asarray(problem.log_scaled())[None]
+    size = jnp.where(logs, 1.0, jnp.maximum(jnp.abs(own), 1e-3)).astype(own.dtype)
     around = own + size * jax.random.normal(spread, (rows, n), own.dtype)
     around = jnp.where(around < low, 2 * low - around, around)  # mirrored at a single bound
     around = jnp.where(around > high, 2 * high - around, around)
@@ -291,5 +291,11 @@ def _stiff_version(problem: Problem) -> Problem | None:
     )  # fmt: skip
     if not bool(sol.ok):
         return None
-    stiff = Solve(diffrax.Kvaerno5(), options.rtol, options.atol, None, options.max_steps)
-    return eqx.tree_at(lambda p: p.solve, problem, stiff, is_leaf=lambda v: v is None)
+    return stiffly(problem)
+
+
+def stiffly(problem: Problem) -> Problem:
+    """The problem with the stiff method."""
+    old = problem.solve
+    new = Solve(diffrax.Kvaerno5(), old.rtol, old.atol, None, old.max_steps)
+    return with_fields(problem, solve=new)

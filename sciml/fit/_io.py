@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from .._dtypes import require_dtype
+from ._estimate import stiffly
 from ._problem import Problem, with_fields
 from ._result import Result, Starts
 from ._uncertainty import Uncertainty
@@ -75,14 +76,14 @@ def save(path: str | PathLike, result: Result) -> None:
         file.writestr("report.txt", str(result) + "\n")
 
 
-def load(path: str | PathLike, like: Problem) -> Result:
+def load(path: str | PathLike, like: Problem | Result) -> Result:
     """Reads a result that `save` wrote.
 
     **Arguments:**
 
     - `path`: the file.
-    - `like`: the problem that was fitted, or one built alike: the file holds numbers, the code of
-      the model comes from here.
+    - `like`: the problem that was fitted, or one built alike, or a result of it: the file holds
+      numbers, the code of the model comes from here.
 
     **Raises:**
 
@@ -111,6 +112,8 @@ def load(path: str | PathLike, like: Problem) -> Result:
         raise ValueError(f"{path} holds arrays of other shapes than the problem `like`: {e}") from e
     model, y0, noise, observe = eqx.combine(parts, like.parts())
     problem = with_fields(like, model=model, y0=y0, noise=noise, observe=observe)
+    if like.solve.method is None and manifest["statistics"]["solver"] == "Kvaerno5":
+        problem = stiffly(problem)  # `estimate` had found it to be stiff
     u = None
     if manifest["groups"] is not None:
         groups = tuple(tuple(g) for g in manifest["groups"])

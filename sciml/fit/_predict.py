@@ -1,6 +1,7 @@
 """Curves with bands."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import diffrax
 import equinox as eqx
@@ -36,7 +37,11 @@ class Prediction:
 
 
 def predict(
-    result: Result, ts: ArrayLike, level: float = 0.95, *, observations: bool = False
+    result: Result,
+    ts: ArrayLike | Sequence[float],
+    level: float = 0.95,
+    *,
+    observations: bool = False,
 ) -> Prediction:
     """Predicts the observables, with pointwise bands by the delta method.
 
@@ -120,4 +125,4 @@ def _noise_variance(result: Result) -> np.ndarray:
                 "point to point in the data."
             )
         sigma = np.array([v[0] if len(v) else np.nan for v in levels])
-    return sigma**2
+    return np.asarray(sigma**2)

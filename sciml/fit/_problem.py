@@ -291,9 +291,9 @@ def _free_fields(parts: tuple, found: list[tuple[Slot, Free]], data: Data) -> di
         "upper": jnp.asarray(upper, default_float()),
         "priors": priors,
         "slots": tuple(slot for slot, _ in found),
-        "bounds": jnp.asarray([(spec.lower, spec.upper) for _, spec in found], default_float()).reshape(
-            -1, 2
-        ),
+        "bounds": jnp.asarray(
+            [(spec.lower, spec.upper) for _, spec in found], default_float()
+        ).reshape(-1, 2),
     }
 
 

@@ -198,13 +198,19 @@ def _fixed(result) -> str:
 
     problem = result.problem
     parts = problem.parts()
-    taken = {slot.leaf for slot in problem.slots}
     shown = []
     for i, (name, leaf) in enumerate(zip(leaf_names(parts), jax.tree.leaves(parts), strict=True)):
-        if name is None or i in taken:
+        free = {slot.element for slot in problem.slots if slot.leaf == i}
+        if name is None or None in free:
             continue
         values = np.asarray(leaf)
-        shown.append(f"{name} = {values:g}" if values.ndim == 0 else f"{name} {values.shape}")
+        if values.ndim == 0:
+            shown.append(f"{name} = {values:g}")
+        elif values.size <= 4 or free:
+            rest = [index for index in np.ndindex(values.shape) if index not in free]
+            shown += [f"{name}[{', '.join(map(str, index))}] = {values[index]:g}" for index in rest]
+        else:
+            shown.append(f"{name} {values.shape}")
     return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
 
 

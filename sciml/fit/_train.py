@@ -142,7 +142,7 @@ def train(
             tick(kept, f"loss {float(losses[kept - 1]):.3g}")
     (last, _, (best_loss, best_params)) = state
     # The last update has not been looked at yet.
-    final, final_ok = _full_loss(working, _join(last))
+    final, final_ok = _full_loss(working, _join(working, last))
     if bool(final_ok) and bool(final < best_loss):
         best_loss, best_params = final, last
     if not np.isfinite(best_loss):
@@ -151,7 +151,7 @@ def train(
             "passed through. Lower the learning rate, let the horizon grow from a smaller share, or "
             "start from weights nearer to zero."
         )
-    x = _join(best_params)
+    x = _join(problem, best_params)
     rejected = int(np.sum(~np.concatenate(good)))
     message = "" if not rejected else f"{rejected} of {steps} steps were rejected (solve failed)"
     loss = float(best_loss) * problem.data.size
@@ -196,8 +196,9 @@ def _split(problem: Problem, x: Array) -> dict[str, Array]:
     return out
 
 
-def _join(params: dict[str, Array]) -> Array:
-    return jnp.concatenate([jnp.ravel(v) for v in params.values()])
+def _join(problem: Problem, params: dict[str, Array]) -> Array:
+    """The inverse of `_split`, by name: JAX sorts the keys of a dict."""
+    return jnp.concatenate([jnp.ravel(params[slot.name]) for slot in problem.slots])
 
 
 def _mean_loss(problem: Problem, params: dict[str, Array], end: Array, chosen: Array):
@@ -206,9 +207,11 @@ def _mean_loss(problem: Problem, params: dict[str, Array], end: Array, chosen: A
     ts = problem.data.ts
     mask = chosen & (ts <= end)
     shortened = eqx.tree_at(lambda p: p.data.ts, problem, jnp.minimum(ts, end))
-    total, ok = loss_at(shortened, _join(params), diffrax.RecursiveCheckpointAdjoint(), mask)
+    total, ok = loss_at(
+        shortened, _join(problem, params), diffrax.RecursiveCheckpointAdjoint(), mask
+    )
     count = jnp.sum(problem.data.seen & mask[:, None])
-    return total / jnp.maximum(count, 1), ok
+    return total / jnp.maximum(count, 1).astype(total.dtype), ok
 
 
 @eqx.filter_jit
@@ -232,7 +235,8 @@ def _chunk(problem, state, optimiser, horizon, key, first, steps, size: int, bat
         )(params)
         finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]).all()
         ok = ok & jnp.isfinite(loss) & finite
-        updates, new_opt = optimiser.update(grads, opt_state, params)
+        with jax.numpy_dtype_promotion("standard"):  # Optax mixes counts and floats
+            updates, new_opt = optimiser.update(grads, opt_state, params)
         moved = jax.tree.map(jnp.clip, optax.apply_updates(params, updates), low, high)
         whole = jnp.asarray(batch is None) & (end >= ts[-1])
         better = ok & whole & (loss < best_loss)
@@ -251,10 +255,11 @@ def _chunk(problem, state, optimiser, horizon, key, first, steps, size: int, bat
 def _full_loss(problem: Problem, x: Array):
     total, ok = loss_at(problem, x, diffrax.ForwardMode())
     ok = ok & jnp.isfinite(total)
-    return jnp.where(ok, total, jnp.inf) / problem.data.seen.sum(), ok
+    count = problem.data.seen.sum().astype(total.dtype)
+    return jnp.where(ok, total, jnp.inf) / count, ok
 
 
 def _keep_best(problem: Problem, state):
     params, opt_state, best = state
-    loss, ok = _full_loss(problem, _join(params))
+    loss, ok = _full_loss(problem, _join(problem, params))
     return params, opt_state, ((loss, params) if bool(ok & (loss < best[0])) else best)

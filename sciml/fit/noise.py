@@ -8,7 +8,7 @@ import abc
 from typing import Any
 
 import equinox as eqx
-import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

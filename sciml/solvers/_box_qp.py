@@ -22,6 +22,7 @@ def box_qp(
     # Unit diagonal first: the columns may differ by many orders of magnitude.
     scale = jax.lax.rsqrt(jnp.diag(a))
     a, g = a * jnp.outer(scale, scale), g * scale
+    box = low, high
     low, high = low / scale, high / scale
 
     def solve(at_low, at_high):
@@ -50,4 +51,6 @@ def box_qp(
     at_low, at_high = (low >= 0) & (g > 0), (high <= 0) & (g < 0)
     start = (at_low, at_high, jnp.zeros_like(g), jnp.all(g == g) | True, jnp.asarray(0))
     _, _, p, _, _ = jax.lax.while_loop(cond, body, start)
-    return jnp.clip(p, low, high) * scale
+    # On a bound exactly, which scaling to and fro would miss by rounding.
+    p, at_low, at_high = p * scale, p <= low, p >= high
+    return jnp.where(at_low, box[0], jnp.where(at_high, box[1], jnp.clip(p, *box)))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._compat import is_eager
+from .._compat import is_eager, is_traced
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from ._methods import AbstractExplicitMethod
@@ -110,12 +110,21 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
     axes = tuple(mesh.axis_names)
     member = jax.P(axes)
     padding = -members % devices
+    # `device_put` does not batch on Explicit axes, and `reshard` knows no others.
+    explicit = jax.sharding.AxisType.Explicit in mesh.axis_types
+    move = jax.sharding.reshard if explicit else jax.device_put
+
+    def place(x, spec):
+        return None if x is None else move(x, jax.NamedSharding(mesh, spec))
 
     def pad(x, axis):
         if axis is None:
             return x
         x = jnp.moveaxis(jnp.asarray(x), axis, 0)
-        return jnp.concatenate([x, jnp.broadcast_to(x[-1:], (padding, *x.shape[1:]))])
+        x = jnp.concatenate([x, jnp.broadcast_to(x[-1:], (padding, *x.shape[1:]))])
+        # Gathered, so that its gradient comes back gathered: what does not divide can't be cut
+        # from what is spread over an Explicit mesh.
+        return place(x, jax.P())
 
     flat_axes = [_axes_of(tree, axis) for tree, axis in zip(operands, in_axes, strict=True)]
     operands = tuple(
@@ -129,8 +138,10 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
         jax.tree.map(lambda a: jax.P() if a is None else member, ax, is_leaf=_is_none)
         for ax in flat_axes
     ]
-    place = lambda x, spec: jax.device_put(x, jax.NamedSharding(mesh, spec))
-    operands = tuple(jax.tree.map(place, t, s) for t, s in zip(operands, specs, strict=True))
+    operands = tuple(
+        jax.tree.map(place, tree, spec, is_leaf=_is_none)
+        for tree, spec in zip(operands, specs, strict=True)
+    )
     fn_arrays, tols = jax.tree.map(lambda x: place(x, jax.P()), (fn_arrays, tols))
     local = jax.vmap(one, in_axes=(None, None, *leading))
     sharded = jax.shard_map(local, mesh=mesh, in_specs=(jax.P(), jax.P(), *specs), out_specs=member)
@@ -138,7 +149,7 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
     if not padding:
         return sol
     # A size that does not divide can't stay sharded: gather, then cut.
-    return jax.tree.map(lambda x: place(x, jax.P())[:members], sol)
+    return jax.tree.map(lambda x: move(x, jax.NamedSharding(mesh, jax.P()))[:members], sol)
 
 
 _compiled = eqx.filter_jit(_ensemble)
@@ -165,7 +176,7 @@ def _check_times(ts, axis) -> jax.Array:
             f"{ts.shape}."
         )
     first = check_times(jnp.take(ts, 0, axis))
-    if isinstance(ts, jax.core.Tracer):
+    if is_traced(ts):
         return ts.astype(first.dtype)
     rows = np.moveaxis(np.asarray(ts), axis, 0)
     steps = np.diff(rows)

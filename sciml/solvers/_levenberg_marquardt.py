@@ -194,10 +194,22 @@ def minimise_in_box(
     # promises before calling it a success.
     started = end.local.finite()
     tiny = max(float(eps), 1e-14) * _positive(end.scale)
-    _, promised = direction(end.local, tiny, end.x)
+    step, promised = direction(end.local, tiny, end.x)
     floor = eps * end.first_misfit + jnp.finfo(dtype).tiny
     optimality = promised / (end.local.misfit + floor)
     stationary = optimality <= jnp.sqrt(options.ftol)
+    # Nor has it failed if that step stays where it is: a perfect fit leaves rounding to fit.
+    root = jnp.sqrt(_positive(end.scale))
+    length, size = jnp.linalg.norm(root * step), jnp.linalg.norm(root * end.x)
+    stationary = stationary | (length <= options.xtol * (size + options.xtol))
+    # And where the curvature is singular although the residuals are not zero, the promise is
+    # empty: then no parameter alone must promise anything, which is MINPACK's test by angles.
+    blocked = ((end.x <= lower) & (end.local.gradient > 0)) | (
+        (end.x >= upper) & (end.local.gradient < 0)
+    )
+    slope = jnp.where(blocked, zero, end.local.gradient)
+    alone = jnp.max(slope**2 / _positive(jnp.diag(end.local.curvature))) / 2
+    stationary = stationary | (end.done & (alone <= options.ftol * end.local.misfit))
     result = RESULTS.where(stationary, RESULTS.successful, RESULTS.stalled)
     exhausted = ~end.done & ~stationary
     result = RESULTS.where(exhausted, RESULTS.max_iterations_reached, result)
