@@ -10,12 +10,12 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     out_of_steps = (
         "The solver ran out of steps (`max_steps`) before the last save time. Allow more "
         "with `max_steps=`, loosen `rtol`/`atol`, or, when fast and slow processes act "
-        "together, pass a stiff method such as `method=diffrax.Kvaerno5()`."
+        "together, pass a stiff method such as `method=solvers.Rodas5P()`."
     )
     looks_stiff = (
         "The solver ran out of steps (`max_steps`), and the problem looks stiff: the step "
         "size was held down by stability, not by accuracy. Pass a stiff method such as "
-        "`method=diffrax.Kvaerno5()`."
+        "`method=solvers.Rodas5P()`."
     )
     nonfinite_start = (
         "The initial state, the parameters or the vector field at the first time contain "
@@ -30,6 +30,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The step size collapsed: no step above the resolution of floating-point time met "
         "the tolerances. The solution may be singular here, or the tolerances too tight for "
         "this precision (try `jax.config.update('jax_enable_x64', True)`)."
+    )
+    record_full = (
+        "The derivative of this solve needs more steps than are recorded for it (4096). Loosen "
+        "the tolerances, split the time span, or use fixed steps (`steps=`)."
     )
     implicit_failed = (
         "The nonlinear equations of an implicit step could not be solved. Loosen the "

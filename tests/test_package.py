@@ -72,7 +72,7 @@ def test_the_public_names_are_there():
         sciml: ["RESULTS", "__version__", "fit", "nets", "plot", "solvers"],
         sciml.solvers: [
             "RESULTS", "RK4", "Solution", "Tsit5", "least_squares", "solve", "solve_ensemble",
-            "AbstractExplicitMethod", "ChordUntilDiverged", "LeastSquaresSolution",
+            "AbstractMethod", "ChordUntilDiverged", "LeastSquaresSolution",
         ],
     }.items():  # fmt: skip
         for name in names:

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from .._results import RESULTS
 from ..solvers._levenberg_marquardt import default_options, minimise_in_box, Optimum, Options
+from ..solvers._rodas5p import Rodas5P
 from ..solvers._solve import solve
 from ._likelihood import (
     local,
@@ -297,5 +298,5 @@ def _stiff_version(problem: Problem) -> Problem | None:
 def stiffly(problem: Problem) -> Problem:
     """The problem with the stiff method."""
     old = problem.solve
-    new = Solve(diffrax.Kvaerno5(), old.rtol, old.atol, None, old.max_steps)
+    new = Solve(Rodas5P(), old.rtol, old.atol, None, old.max_steps)
     return with_fields(problem, solve=new)

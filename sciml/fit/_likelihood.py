@@ -15,8 +15,9 @@ from jaxtyping import Array, Bool, Float
 
 from .._dtypes import tolerances
 from .._results import RESULTS
+from ..solvers._checks import check_method
+from ..solvers._core import solve_core
 from ..solvers._levenberg_marquardt import Local
-from ..solvers._solve import check_method, solve_core
 from ._problem import informative, Problem
 
 
@@ -165,7 +166,7 @@ def residuals(problem: Problem) -> Callable[[Array], Array]:
     """
 
     def fn(x):
-        (loc, log_sigma), _ = _located(problem, x, diffrax.DirectAdjoint())
+        (loc, log_sigma), _ = _located(problem, x, None)
         z, seen = _target(problem)
         return jnp.where(seen, (loc - z) * jnp.exp(-log_sigma), 0)
 
@@ -180,7 +181,7 @@ def loss(problem: Problem) -> Callable[[Array], Array]:
     """
 
     def fn(x):
-        value, ok = loss_at(problem, x, diffrax.DirectAdjoint())
+        value, ok = loss_at(problem, x, None)
         return jnp.where(ok & jnp.isfinite(value), value, jnp.inf)
 
     return fn
@@ -200,7 +201,7 @@ def log_density(problem: Problem) -> Callable[[Array], Array]:
         )
 
     def fn(x):
-        value, ok = loss_at(problem, x, diffrax.DirectAdjoint())
+        value, ok = loss_at(problem, x, None)
         value = value - prior_terms(problem, x)[0] + log_constant(problem, x)
         for prior, theta in zip(problem.priors, problem.naturals(x), strict=True):
             if prior is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._dtypes import as_state, default_float, tolerances
-from ..solvers._solve import check_method
+from ..solvers._checks import check_method
 from ._data import Data
 from ._free import Free
 from ._names import find, refuse_overlaps, refuse_shadowing, resolve, Slot
@@ -28,14 +28,14 @@ class Solve(eqx.Module):
     - `method`, `rtol`, `atol`, `steps`, `max_steps`: as in
       [`solve`][sciml.solvers.solve]. The tolerances are tighter by default, 1e-8 and 1e-10 in
       double precision, because optimisers need a smooth objective. With `method=None` a fit
-      starts with `Tsit5` and changes to `diffrax.Kvaerno5` if the start looks stiff.
+      starts with `Tsit5` and changes to `solvers.Rodas5P` if the start looks stiff.
     """
 
     method: Any = None
     rtol: Any = None
     atol: Any = None
-    steps: int | None = None
-    max_steps: int = 16384
+    steps: int | None = eqx.field(static=True, default=None)
+    max_steps: int = eqx.field(static=True, default=16384)
 
     def __check_init__(self):
         check_method(self.method, self.steps, self.max_steps)

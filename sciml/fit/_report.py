@@ -88,7 +88,9 @@ def statistics_lines(result: "Result") -> list[str]:
     s = result.statistics
     first = f"data {s['data']}   free {s['parameters']}   loss {result.loss:.6g}"
     if "chi2" in s:
-        first += f"   chi2 {s['chi2']:.6g}   reduced {s['reduced chi2']:.4g}"
+        first += f"   chi2 {s['chi2']:.6g}"
+        if s["sigma"] != "estimated":  # which makes it one
+            first += f"   reduced {s['reduced chi2']:.4g}"
     if "aic" in s:
         first += f"   AIC {s['aic']:.5g}   BIC {s['bic']:.5g}"
     second = f"noise {s['noise']}, sigma {s['sigma']}"

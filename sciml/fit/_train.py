@@ -123,7 +123,9 @@ def train(
     x = problem.initial()
     start = x
     params = _split(problem, x)
-    best = (jnp.asarray(jnp.inf, x.dtype), params)
+    # The start is the first to beat, so that no training returns something worse.
+    begun, begun_ok = _full_loss(working, x)
+    best = (jnp.where(begun_ok, begun, jnp.inf), params)
     state = (params, optimiser.init(params), best)
     chunks = math.ceil(steps / _CHUNK)
     size = math.ceil(steps / chunks)
@@ -145,14 +147,15 @@ def train(
     final, final_ok = _full_loss(working, _join(working, last))
     if bool(final_ok) and bool(final < best_loss):
         best_loss, best_params = final, last
-    if not np.isfinite(best_loss):
+    rejected = int(np.sum(~np.concatenate(good)))
+    if not np.isfinite(best_loss) or rejected == steps:
         raise RuntimeError(
-            "Training failed: the solve of the whole span succeeded for none of the parameters it "
-            "passed through. Lower the learning rate, let the horizon grow from a smaller share, or "
-            "start from weights nearer to zero."
+            f"Training failed: {rejected} of {steps} steps were rejected because the solve or its "
+            "gradient was not finite, and no other parameters solve the whole span. Lower the "
+            "learning rate, let the horizon grow from a smaller share, or start from weights nearer "
+            "to zero."
         )
     x = _join(problem, best_params)
-    rejected = int(np.sum(~np.concatenate(good)))
     message = "" if not rejected else f"{rejected} of {steps} steps were rejected (solve failed)"
     loss = float(best_loss) * problem.data.size
     n = x.shape[0]

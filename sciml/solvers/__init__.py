@@ -6,7 +6,10 @@ from ._least_squares import (
     least_squares as least_squares,
     LeastSquaresSolution as LeastSquaresSolution,
 )
-from ._methods import AbstractExplicitMethod as AbstractExplicitMethod, RK4 as RK4, Tsit5 as Tsit5
+from ._method import AbstractMethod as AbstractMethod
+from ._rk4 import RK4 as RK4
+from ._rodas5p import Rodas5P as Rodas5P
 from ._root_finder import ChordUntilDiverged as ChordUntilDiverged
 from ._solution import Solution as Solution
 from ._solve import solve as solve
+from ._tsit5 import Tsit5 as Tsit5

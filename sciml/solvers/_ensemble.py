@@ -12,9 +12,10 @@ from jaxtyping import ArrayLike, PyTree
 from .._compat import is_eager, is_traced
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
-from ._methods import AbstractExplicitMethod
+from ._checks import check_method, check_times
+from ._core import solve_core
+from ._method import AbstractMethod
 from ._solution import Solution
-from ._solve import check_method, check_times, solve_core
 
 
 def solve_ensemble(
@@ -25,7 +26,7 @@ def solve_ensemble(
     *,
     in_axes: tuple = (0, None, 0),
     mesh: jax.sharding.Mesh | None = None,
-    method: AbstractExplicitMethod | diffrax.AbstractSolver | None = None,
+    method: AbstractMethod | diffrax.AbstractSolver | None = None,
     rtol: ArrayLike | None = None,
     atol: ArrayLike | None = None,
     steps: int | None = None,
@@ -74,7 +75,7 @@ def solve_ensemble(
     members = _count_members((y0, ts, args), in_axes)
     ts = _check_times(ts, in_axes[1])
     eager = is_eager()
-    adjoint = diffrax.ForwardMode() if eager else diffrax.DirectAdjoint()
+    adjoint = diffrax.ForwardMode() if eager else None
     run = _compiled if eager else _ensemble
     fn_arrays, fn_static = eqx.partition(fn, eqx.is_array)
     args_arrays, args_static = eqx.partition(args, eqx.is_array)

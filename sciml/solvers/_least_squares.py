@@ -77,7 +77,7 @@ def least_squares(
     - `bounds`: `(lower, upper)`, each structured as `y0` or one number for all. The start must
       lie inside; no evaluation leaves them.
     - `ftol`, `xtol`: relative reduction of the loss, and relative length of a step, at which
-      the iteration ends. By default eps^(3/4) and eps^(5/8).
+      the iteration ends. By default eps^(7/8) and eps^(5/8).
     - `max_steps`: iterations.
     - `throw`: raise `RuntimeError` if it does not converge.
 

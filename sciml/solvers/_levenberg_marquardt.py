@@ -62,7 +62,7 @@ class Options(eqx.Module):
 
 def default_options(dtype, ftol=None, xtol=None, max_steps: int = 200) -> Options:
     eps = float(jnp.finfo(dtype).eps)
-    ftol = eps**0.75 if ftol is None else ftol
+    ftol = eps**0.875 if ftol is None else ftol
     xtol = eps**0.625 if xtol is None else xtol
     return Options(jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype), max_steps)
 
@@ -197,7 +197,7 @@ def minimise_in_box(
     step, promised = direction(end.local, tiny, end.x)
     floor = eps * end.first_misfit + jnp.finfo(dtype).tiny
     optimality = promised / (end.local.misfit + floor)
-    stationary = optimality <= jnp.sqrt(options.ftol)
+    stationary = optimality <= jnp.maximum(jnp.sqrt(options.ftol), eps**0.375)
     # Nor has it failed if that step stays where it is: a perfect fit leaves rounding to fit.
     root = jnp.sqrt(_positive(end.scale))
     length, size = jnp.linalg.norm(root * step), jnp.linalg.norm(root * end.x)

@@ -3,8 +3,6 @@
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from .._compat import is_traced
@@ -50,10 +48,7 @@ class Solution(eqx.Module):
         """
         if self._dense is None:
             raise ValueError("`sol.at(t)` needs dense output: call `solve(..., dense=True)`.")
-        interpolation, t0, sign, reached = self._dense
-        with jax.numpy_dtype_promotion("standard"):
-            s = sign * (jnp.asarray(t, t0.dtype) - t0)
-        return _interpolate(interpolation, s, reached)
+        return self._dense.at(t)
 
     def __repr__(self) -> str:
         if is_traced(self.ok) or self.ok.ndim > 0:
@@ -63,15 +58,3 @@ class Solution(eqx.Module):
         known = {k: v for k, v in self.stats.items() if k != "evaluations" or v >= 0}
         counts = ", ".join(f"{k} {v:.6g}" for k, v in known.items())
         return f"Solution on {span} at {self.ts.shape[0]} times, {how}\n  {counts}"
-
-
-@eqx.filter_jit
-def _interpolate(interpolation, s, reached):
-    def one(s):
-        inside = (s >= 0) & (s <= reached)
-        y = interpolation.evaluate(jnp.where(inside, s, jnp.zeros_like(s)))
-        return jax.tree.map(lambda x: jnp.where(inside, x, jnp.nan), y)
-
-    for _ in range(s.ndim):
-        one = jax.vmap(one)
-    return one(s)

@@ -9,7 +9,7 @@ from helpers import decay
 
 from sciml import solvers
 from sciml._dtypes import as_state
-from sciml.solvers._methods import AbstractExplicitMethod
+from sciml.solvers import AbstractMethod
 from sciml.solvers._solve import check_method, check_times
 
 
@@ -108,7 +108,7 @@ def test_max_steps(max_steps):
 
 def test_good_methods_pass():
     method, steps, max_steps = check_method(None, np.int32(3), np.int64(100))
-    assert isinstance(method, AbstractExplicitMethod)
+    assert isinstance(method, AbstractMethod)
     assert (type(steps), type(max_steps)) == (int, int)
     assert check_method(diffrax.Kvaerno5(), None, 1) == (diffrax.Kvaerno5(), None, 1)
 

@@ -10,7 +10,6 @@ import pytest
 from helpers import decay, lotka_volterra, problem
 
 from sciml import solvers
-from sciml.solvers._fixed import step
 
 
 def _weighted(ys):
@@ -101,7 +100,7 @@ def test_checkpointing_changes_nothing():
     def plain(y0, k):
         y, h = y0, ts[1] / 2
         for i in range(4):
-            y = step(solvers.RK4(), lambda t, y: p.fn(t, y, k), i * h, y, h)
+            y = solvers.RK4().advance(lambda t, y: p.fn(t, y, k), i * h, y, h)
         return y.sum()
 
     saved = lambda y0, k: (

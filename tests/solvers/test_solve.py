@@ -60,7 +60,6 @@ def test_robertson_is_found_to_be_stiff_and_solved():
     # The repaired root finder: Diffrax's own makes 1643 attempts, 836 of them rejected.
     assert sol.stats["accepted"] + sol.stats["rejected"] <= 250
     assert sol.stats["rejected"] <= 30
-    assert sol.stats["evaluations"] == -1  # iterations decide
 
 
 def test_pytree_states_and_scalars():
@@ -148,7 +147,7 @@ def test_statistics_count():
     sol = solvers.solve(p.fn, p.y0, p.times(), p.args)
     accepted, rejected = int(sol.stats["accepted"]), int(sol.stats["rejected"])
     assert accepted > 0 and rejected >= 0
-    assert sol.stats["evaluations"] == 1 + 6 * (accepted + rejected)
+    assert sol.stats["evaluations"] == 2 + 6 * (accepted + rejected)  # two for the first step
     assert sol.stats["reached"] == p.t1
     fixed = solvers.solve(p.fn, p.y0, p.times(), p.args, steps=10)
     assert fixed.stats["accepted"] == 40 and fixed.stats["rejected"] == 0

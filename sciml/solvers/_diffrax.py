@@ -1,4 +1,4 @@
-"""Adaptive steps, for now through `diffrax.diffeqsolve`.
+"""Adaptive steps by the solvers of Diffrax, through `diffrax.diffeqsolve`.
 
 Two things are added to Diffrax here. Time is measured from the start, `s = |t - t0|`, so that
 float32 far from zero keeps its resolution and the direction of time is plain. And a controller
@@ -10,14 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 import diffrax
-import equinox as eqx
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import optimistix as optx
 
 from .._results import RESULTS
-from ._fixed import all_finite
+
+
+def all_finite(tree):
+    return jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]).all()
 
 
 class _Guarded(diffrax.AbstractAdaptiveStepSizeController):
@@ -50,7 +51,7 @@ class _Guarded(diffrax.AbstractAdaptiveStepSizeController):
         return keep, t_prev, t_next, jump, (inner, t1 - t0), result
 
 
-def solve_adaptive(solver, field, y0, elapsed, rtol, atol, max_steps: int, adjoint, dense: bool):
+def solve_diffrax(solver, field, y0, elapsed, rtol, atol, max_steps: int, adjoint, dense: bool):
     """Integrates `field(s, y)` over `elapsed` times `s` (the first is 0) with error control.
 
     **Returns:**
@@ -135,30 +136,3 @@ def _translate(result, started, field, reached, last_step, y_last):
     out = RESULTS.where(started, out, RESULTS.nonfinite_start)
     finite_end = all_finite(y_last)
     return RESULTS.where((out == RESULTS.successful) & ~finite_end, RESULTS.nonfinite_field, out)
-
-
-@eqx.filter_jit
-def stiffness_ratio(field, args, t, y, h):
-    """|h| times the spectral radius of the field's Jacobian, by power iteration.
-
-    An explicit method of order 5 is stable up to about 3.3 on the negative axis: a solve that
-    ran out of steps near that value was held down by stability.
-    """
-    flat, unravel = jax.flatten_util.ravel_pytree(y)
-
-    def f(v):
-        return jax.flatten_util.ravel_pytree(field(t, unravel(v), args))[0].astype(flat.dtype)
-
-    jvp = jax.linearize(f, flat)[1]
-    start = jnp.ones_like(flat) / jnp.sqrt(jnp.asarray(flat.size, flat.real.dtype))
-
-    def one(v, _):
-        w = jvp(v)
-        size = jnp.linalg.norm(w)
-        return w / jnp.where(size > 0, size, jnp.ones_like(size)).astype(w.dtype), size
-
-    _, sizes = jax.lax.scan(one, start, length=30)
-    # Complex pairs make single ratios oscillate: take the geometric mean of the later ones.
-    tiny = jnp.finfo(sizes.dtype).tiny
-    radius = jnp.exp(jnp.mean(jnp.log(jnp.maximum(sizes[10:], tiny))))
-    return jnp.abs(h) * radius

@@ -1,0 +1,101 @@
+"""What `solve` and its relatives check at the door."""
+
+import diffrax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+
+from .._compat import is_traced
+from ._method import AbstractMethod
+from ._tsit5 import Tsit5
+
+
+def check_times(ts: ArrayLike) -> jax.Array:
+    """Save times as an array; what can be seen of them is checked."""
+    times = jnp.asarray(ts)
+    if times.ndim != 1:
+        raise ValueError(
+            f"`ts` must be one-dimensional, but has shape {times.shape}. "
+            "It holds the save times; the first one is the start."
+        )
+    if times.shape[0] < 2:
+        raise ValueError("`ts` needs at least two times: the start and one more.")
+    if not jnp.issubdtype(times.dtype, jnp.floating):
+        times = times.astype(jnp.result_type(float))
+    if not is_traced(times):
+        values = np.asarray(times)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            raise ValueError(f"`ts` must be finite, but ts[{bad[0]}] is {values[bad[0]]}.")
+        forward = values[-1] >= values[0]
+        wrong = np.flatnonzero(np.diff(values) < 0 if forward else np.diff(values) > 0)
+        if wrong.size:
+            i = int(wrong[0])
+            raise ValueError(
+                "`ts` must be increasing or decreasing throughout, but "
+                f"ts[{i}] = {values[i]:g} is followed by ts[{i + 1}] = {values[i + 1]:g}."
+            )
+    return times
+
+
+def check_method(method, steps, max_steps):
+    """The method that will run, and `steps` and `max_steps` as plain integers."""
+    for name, value in (("steps", steps), ("max_steps", max_steps)):
+        if value is None and name == "steps":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"`{name}` must be a positive integer, but got {value!r}.")
+    if method is None:
+        method = Tsit5()
+    if isinstance(method, type):
+        raise TypeError(f"`method` must be an instance: pass `{method.__name__}()`.")
+    if not isinstance(method, AbstractMethod | diffrax.AbstractSolver):
+        raise TypeError(
+            f"`method` must be `solvers.Tsit5()`, `solvers.Rodas5P()`, `solvers.RK4()`, a Diffrax "
+            f"solver such as `diffrax.Kvaerno5()`, or None, but got {method!r}."
+        )
+    if steps is None and isinstance(method, AbstractMethod) and not method.adaptive:
+        raise ValueError(
+            f"`{type(method).__name__}` has no error estimate: pass `steps=`, the number of equal "
+            "steps between save times, or take `solvers.Tsit5()`."
+        )
+    if steps is not None and isinstance(method, diffrax.AbstractSolver):
+        raise ValueError(
+            "`steps=` runs our own methods (`solvers.RK4()`, `solvers.Tsit5()`). For fixed steps "
+            "with a Diffrax solver call `diffrax.diffeqsolve`."
+        )
+    return method, None if steps is None else int(steps), int(max_steps)
+
+
+def refuse_unsupported(events, doses, side):
+    if len(events) or doses is not None or side != "before":
+        raise NotImplementedError(
+            "`events=`, `doses=` and `side=` are not supported yet. Until then split the solve "
+            "at known times, or use `diffrax.Event` with `diffrax.diffeqsolve`."
+        )
+
+
+def check_field(fn, t0, y0, args):
+    """The vector field must give back what the state is made of."""
+    got = jax.eval_shape(fn, t0, y0, args)
+    want_tree, got_tree = jax.tree.structure(y0), jax.tree.structure(got)
+    if want_tree != got_tree:
+        raise ValueError(
+            f"The vector field must return the structure of `y0`, {want_tree}, "
+            f"but returned {got_tree}."
+        )
+    for (path, want), have in zip(
+        jax.tree_util.tree_leaves_with_path(y0), jax.tree.leaves(got), strict=True
+    ):
+        where = f"`y0{jax.tree_util.keystr(path)}`"
+        if want.shape != have.shape:
+            raise ValueError(
+                f"The vector field returned shape {have.shape} for {where} of shape {want.shape}. "
+                "It must return one derivative for each number of the state."
+            )
+        if jnp.iscomplexobj(have) and not jnp.iscomplexobj(want):
+            raise ValueError(
+                f"The vector field returned complex numbers for the real {where}. "
+                "Start from a complex state, e.g. `y0 = y0 + 0j`."
+            )

@@ -1,0 +1,115 @@
+"""`solve` behind its checks: the same for one solve, for ensembles, and inside fits."""
+
+from typing import Any
+
+import diffrax
+import jax
+import jax.numpy as jnp
+
+from .._results import RESULTS
+from . import _loop
+from ._checks import check_field
+from ._dense import Dense, DiffraxDense
+from ._diffrax import solve_diffrax
+from ._field import flatten_field
+from ._fixed import solve_fixed
+from ._loop import Tolerances
+from ._method import AbstractMethod
+from ._replay import solve_flat, solve_forwards
+from ._root_finder import repair
+from ._solution import Solution
+
+
+_RESULTS = {
+    _loop.RUNNING: RESULTS.successful,
+    _loop.OUT_OF_STEPS: RESULTS.out_of_steps,
+    _loop.COLLAPSED: RESULTS.step_collapsed,
+    _loop.NONFINITE_FIELD: RESULTS.nonfinite_field,
+    _loop.NONFINITE_START: RESULTS.nonfinite_start,
+    _loop.RECORD_FULL: RESULTS.record_full,
+}
+
+
+def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, adjoint) -> Solution:
+    """Solves, never raising for numerical reasons.
+
+    `adjoint` is Diffrax's; `ForwardMode` also tells our own methods that nobody will ask for
+    reverse mode, so that their plain loop may be differentiated as it is.
+    """
+    dtype = jax.tree.leaves(y0)[0].real.dtype
+    # Differences first, in the precision in which the times were given.
+    elapsed = ts - ts[0]
+    t0, elapsed = ts[0].astype(dtype), elapsed.astype(dtype)
+    check_field(fn, t0, y0, args)
+    if not isinstance(method, AbstractMethod):
+        return _by_diffrax(
+            fn, y0, ts, t0, elapsed, args, method, rtol, atol, max_steps, dense, adjoint
+        )
+
+    span = elapsed[-1]
+    empty = span == 0
+    saves = jnp.where(empty, 0, elapsed / jnp.where(empty, jnp.ones_like(span), span))
+    field, flat, unravel = flatten_field(fn, y0, args, t0, span)
+    record = None
+    if steps is not None:
+        ys, valid, counts = solve_fixed(method, field, flat, saves, steps)
+    else:
+        tol = Tolerances(
+            jnp.asarray(rtol), jnp.asarray(atol), jnp.asarray(max_steps, jnp.result_type(int))
+        )
+        run = solve_forwards if isinstance(adjoint, diffrax.ForwardMode) else solve_flat
+        ys, valid, counts, record = run(method, field, flat, saves, tol, dense)
+        counts["evaluations"] = 2 + method.evaluations(counts["attempted"])
+    status = counts["status"]
+    result = RESULTS.successful
+    for code, item in _RESULTS.items():
+        result = RESULTS.where(status == code, item, result)
+    stats: dict[str, Any] = {
+        "accepted": counts["accepted"],
+        "rejected": counts["attempted"] - counts["accepted"],
+        "evaluations": counts["evaluations"],
+        "reached": t0 + counts["s"] * span,
+        "last_step": counts["last_step"] * span,
+    }
+    return Solution(
+        ts=ts,
+        ys=jax.vmap(unravel)(ys),
+        valid=valid,
+        ok=status == _loop.RUNNING,
+        result=result,
+        stats=stats,
+        _end=jax.lax.stop_gradient(unravel(counts["y"])) if "y" in counts else None,
+        _dense=None if record is None else Dense(method, field, record, y0, counts["s"]),
+    )
+
+
+def _by_diffrax(
+    fn, y0, ts, t0, elapsed, args, method, rtol, atol, max_steps, dense, adjoint
+) -> Solution:
+    sign = jnp.where(elapsed[-1] < 0, -1, 1).astype(elapsed.dtype)
+
+    def field(s, y):
+        dy = fn(t0 + sign * s, y, args)
+        signed = lambda d, x: sign.astype(x.dtype) * jnp.asarray(d).astype(x.dtype)
+        return jax.tree.map(signed, dy, y)
+
+    adjoint = diffrax.DirectAdjoint() if adjoint is None else adjoint
+    out = solve_diffrax(
+        repair(method), field, y0, sign * elapsed, rtol, atol, max_steps, adjoint, dense
+    )
+    ys, valid, result, stats, end, interpolation = out
+    reached = stats["reached"]
+    stats = stats | {
+        "reached": t0 + sign * reached,
+        "last_step": sign * stats["last_step"],
+    }
+    return Solution(
+        ts=ts,
+        ys=ys,
+        valid=valid,
+        ok=result == RESULTS.successful,
+        result=result,
+        stats=stats,
+        _end=end,
+        _dense=DiffraxDense(interpolation, t0, sign, reached) if dense else None,
+    )

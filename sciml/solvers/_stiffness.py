@@ -1,0 +1,49 @@
+"""Whether an explicit method was held back by stability."""
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+
+from ._method import AbstractMethod
+
+
+# An explicit method of order 5 is unstable beyond 3.3 on the negative axis; a step size near
+# this multiple of 1 / (spectral radius) was chosen by stability, not by accuracy.
+_LIMIT = 1.5
+
+
+def looks_stiff(method, fn, args, sol) -> bool:
+    """Whether the last step size of a failed solve sat at the limit of stability."""
+    if isinstance(method, AbstractMethod):
+        implicit = method.stiff
+    else:
+        implicit = isinstance(method, diffrax.AbstractImplicitSolver)
+    if implicit:
+        return False
+    t, h = sol.stats["reached"], sol.stats["last_step"]
+    return bool(_ratio(fn, args, t, sol._end, h) > _LIMIT)
+
+
+@eqx.filter_jit
+def _ratio(field, args, t, y, h):
+    """|h| times the spectral radius of the field's Jacobian, by power iteration."""
+    flat, unravel = jax.flatten_util.ravel_pytree(y)
+
+    def f(v):
+        return jax.flatten_util.ravel_pytree(field(t, unravel(v), args))[0].astype(flat.dtype)
+
+    jvp = jax.linearize(f, flat)[1]
+    start = jnp.ones_like(flat) / jnp.sqrt(jnp.asarray(flat.size, flat.real.dtype))
+
+    def one(v, _):
+        w = jvp(v)
+        size = jnp.linalg.norm(w)
+        return w / jnp.where(size > 0, size, jnp.ones_like(size)).astype(w.dtype), size
+
+    _, sizes = jax.lax.scan(one, start, length=30)
+    # Complex pairs make single ratios oscillate: take the geometric mean of the later ones.
+    tiny = jnp.finfo(sizes.dtype).tiny
+    radius = jnp.exp(jnp.mean(jnp.log(jnp.maximum(sizes[10:], tiny))))
+    return jnp.abs(h) * radius
