@@ -112,7 +112,7 @@ def load(path: str | PathLike, like: Problem | Result) -> Result:
         raise ValueError(f"{path} holds arrays of other shapes than the problem `like`: {e}") from e
     model, y0, noise, observe = eqx.combine(parts, like.parts())
     problem = with_fields(like, model=model, y0=y0, noise=noise, observe=observe)
-    if like.solve.method is None and manifest["statistics"]["solver"] == "Kvaerno5":
+    if like.solve.method is None and manifest["statistics"]["solver"] == "Rodas5P":
         problem = stiffly(problem)  # `estimate` had found it to be stiff
     u = None
     if manifest["groups"] is not None:

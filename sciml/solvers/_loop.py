@@ -230,7 +230,7 @@ def record(method, field, y0, saves, tol: Tolerances):
 
         inner = (c, ys, j, empty_sizes, empty_states)
         c, ys, j, sizes, states = jax.lax.while_loop(going, one, inner)
-        all_states = put(rec.states, i, states) if stored else rec.states
+        all_states = rec.states if rec.states is None else put(rec.states, i, states)
         rec = Record(rec.starts, rec.s, put(rec.h, i, sizes), all_states, c.accepted)
         return i + 1, c, ys, j, rec
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optimistix as optx
 
@@ -30,6 +31,13 @@ class ChordUntilDiverged(diffrax.VeryChord):
         waiting = (result == optx.RESULTS.nonlinear_divergence) & ~growing
         keep = optx.RESULTS.where(waiting, optx.RESULTS.successful, result)
         return terminate & ~waiting, keep
+
+    def postprocess(self, fn, y, aux, args, options, state, tags, result):
+        # The implicit function theorem solves with the Jacobian here, and Lineax raises where that
+        # is not finite. The step of a diverged stage is rejected: any finite point will do.
+        finite = jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(y)]).all()
+        ok = finite & (result == optx.RESULTS.successful)
+        return jax.tree.map(lambda x: jnp.where(ok, x, jnp.zeros_like(x)), y), aux, {}
 
 
 def repair(solver: diffrax.AbstractSolver) -> diffrax.AbstractSolver:
