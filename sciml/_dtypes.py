@@ -91,7 +91,7 @@ def tolerances(rtol, atol, dtype: np.dtype, default: tuple[float, float]) -> tup
             continue
         numbers = np.asarray(value)
         if not np.all(np.isfinite(numbers)) or np.any(numbers < 0):
-            raise ValueError(f"`{name}` must be positive and finite, but got {value}.")
+            raise ValueError(f"`{name}` must be finite and not negative, but got {value}.")
         if name == "rtol" and np.any(numbers < limit):
             advice = "; enable x64" if np.finfo(dtype).eps > 1e-10 else ""
             warnings.warn(

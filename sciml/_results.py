@@ -32,9 +32,11 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "this precision (try `jax.config.update('jax_enable_x64', True)`)."
     )
     record_full = (
-        "The derivative of this solve needs more steps than are recorded for it (4096). Loosen "
-        "the tolerances, split the time span, or use fixed steps (`steps=`)."
+        "Derivatives and dense output need a record of the accepted steps, and this solve took "
+        "more than it holds (4096). Loosen the tolerances, split the time span, or use fixed "
+        "steps (`steps=`)."
     )
+    unordered_times = "The save times do not increase or decrease throughout, or are not finite."
     implicit_failed = (
         "The nonlinear equations of an implicit step could not be solved. Loosen the "
         "tolerances or try another method."

@@ -113,6 +113,7 @@ problem = {p.name: p for p in exact_problems}
 
 # Methods of our own that run on fixed steps; the list grows with the library.
 fixed_methods = [solvers.RK4(), solvers.Tsit5()]
+adaptive_methods = [solvers.Tsit5(), solvers.Rodas5P()]
 
 
 def name(x) -> str:

@@ -80,7 +80,7 @@ class Data(eqx.Module):
         self.seen = jnp.asarray(seen)
         self.sigma = None if sigma is None else jnp.asarray(_sigma(sigma, seen), dtype)
         if names is None:
-            names = [f"y{i}" for i in range(values.shape[1])]
+            names = [f"obs{i}" for i in range(values.shape[1])]
         elif isinstance(names, str):
             names = [names]
         if len(names) != values.shape[1] or len(set(names)) != len(names):
@@ -142,7 +142,14 @@ class Data(eqx.Module):
             return _numbers(columns[name], name)
 
         ts = take(time, "time")
-        ys = np.stack([take(name, "values") for name in names], axis=1)
+        series = [take(name, "values") for name in names]
+        for name, column in zip(names, series, strict=True):
+            if column.shape != ts.shape:
+                raise ValueError(
+                    f"Column {name!r} has shape {column.shape}, but the times {time!r} have "
+                    f"{ts.shape}. Every column needs one number for each time."
+                )
+        ys = np.stack(series, axis=1)
         if isinstance(sigma, str):
             sigma = [sigma]
         if isinstance(sigma, Sequence) and any(isinstance(s, str) for s in sigma):

@@ -3,17 +3,18 @@
 import math
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._checks import integer_at_least
 from .._results import RESULTS
 from ..solvers._levenberg_marquardt import default_options, minimise_in_box, Optimum, Options
 from ..solvers._rodas5p import Rodas5P
 from ..solvers._solve import solve
+from ..solvers._tsit5 import Tsit5
 from ._likelihood import (
     local,
     log_constant,
@@ -91,12 +92,11 @@ def estimate(
 
     `RuntimeError` if no start could even be evaluated.
     """
-    if isinstance(starts, bool) or not isinstance(starts, int | np.integer) or starts < 1:
-        raise ValueError(f"`starts` must be a positive integer, but got {starts!r}.")
+    starts = integer_at_least("starts", starts)
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
-    xs = _draw(problem, int(starts), key)
-    options = default_options(xs.dtype, ftol, xtol, int(max_steps))
+    xs = _draw(problem, starts, key)
+    options = default_options(xs.dtype, ftol, xtol, integer_at_least("max_steps", max_steps))
     ends = _run(problem, xs, options)
     if not np.isfinite(ends.local.loss[0]) and problem.solve.method is None:
         stiffer = _stiff_version(problem)
@@ -277,7 +277,7 @@ def _reasons(problem: Problem, xs: Array, ends: Optimum) -> list[str]:
 
 @eqx.filter_jit
 def _solve_result(problem: Problem, x: Array):
-    return predict_at(problem, problem.unflatten(x), problem.data.ts, diffrax.ForwardMode())[1]
+    return predict_at(problem, problem.unflatten(x), problem.data.ts, "forward")[1]
 
 
 def _stiff_version(problem: Problem) -> Problem | None:
@@ -285,12 +285,13 @@ def _stiff_version(problem: Problem) -> Problem | None:
     options = problem.solve
     if options.steps is not None:
         return None
+    rtol, atol = solve_tolerances(problem)
     ts = jnp.concatenate([problem.t0[None], problem.data.ts])
     sol = solve(
         problem.model, problem.y0, ts, problem.args,
-        method=None, rtol=options.rtol or 1e-6, max_steps=options.max_steps, throw=False,
+        method=Tsit5(), rtol=rtol, atol=atol, max_steps=options.max_steps, throw=False,
     )  # fmt: skip
-    if not bool(sol.ok):
+    if bool(sol.result != RESULTS.looks_stiff):
         return None
     return stiffly(problem)
 

@@ -102,7 +102,9 @@ def load(path: str | PathLike, like: Problem | Result) -> Result:
             arrays = {k: packed[k] for k in packed.files}
     except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as e:
         raise ValueError(f"{path} is not a result written by `fit.save`: {e}.") from e
-    if manifest.get("format", math.inf) > _FORMAT:
+    if not isinstance(manifest.get("format"), int):
+        raise ValueError(f"{path} is not a result written by `fit.save`: it names no format.")
+    if manifest["format"] > _FORMAT:
         raise ValueError(f"{path} was written by a newer sciml (format {manifest['format']}).")
     require_dtype(manifest["dtype"], f"{path}")
     _check_same(manifest, like, path)

@@ -7,7 +7,6 @@ bring their own optimiser or sampler.
 import warnings
 from collections.abc import Callable
 
-import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +21,7 @@ from ._problem import informative, Problem
 
 
 def predict_at(
-    problem: Problem, parts: tuple, ts: Float[Array, " time"], adjoint
+    problem: Problem, parts: tuple, ts: Float[Array, " time"], derivatives
 ) -> tuple[Float[Array, "time observable"], RESULTS]:
     """The observables at times that don't decrease and don't lie before `t0`."""
     model, y0, _, _ = parts
@@ -31,7 +30,7 @@ def predict_at(
     rtol, atol = solve_tolerances(problem)
     times = jnp.concatenate([problem.t0[None].astype(ts.dtype), ts])
     sol = solve_core(
-        model, y0, times, problem.args, method, rtol, atol, steps, max_steps, False, adjoint
+        model, y0, times, problem.args, method, rtol, atol, steps, max_steps, False, derivatives
     )
     ys = jax.tree.map(lambda x: x[1:], sol.ys)
     pred = jax.vmap(lambda t, y: problem.observed(parts, t, y))(ts, ys)
@@ -55,10 +54,10 @@ def noise_is_free(problem: Problem) -> bool:
     return any(slot.name.startswith("noise.") for slot in problem.slots)
 
 
-def _located(problem: Problem, x, adjoint):
+def _located(problem: Problem, x, derivatives):
     """Predictions and log sigma on the scale of the noise, and the result of the solve."""
     parts = problem.unflatten(x)
-    pred, result = predict_at(problem, parts, problem.data.ts, adjoint)
+    pred, result = predict_at(problem, parts, problem.data.ts, derivatives)
     noise = parts[2]
     location = noise.location(pred)
     sigma = sigma_of(problem, noise)
@@ -83,7 +82,7 @@ def local(problem: Problem, x: Float[Array, " parameter"]) -> Local:
     """
 
     def located(x):
-        out, _ = _located(problem, x, diffrax.ForwardMode())
+        out, _ = _located(problem, x, "forward")
         return out, out
 
     (j_loc, j_log), (loc, log_sigma) = jax.jacfwd(located, has_aux=True)(x)
@@ -132,16 +131,17 @@ def _penalty(prior, value):
     return jnp.sum(own(value) if own is not None else -prior.log_prob(value))
 
 
-def loss_at(problem: Problem, x, adjoint, mask: Bool[Array, " time"] | None = None):
-    """The loss at `x` (of the rows in `mask`), and whether the solve went well."""
-    (loc, log_sigma), result = _located(problem, x, adjoint)
+def loss_at(problem: Problem, x, derivatives, mask: Bool[Array, " time"] | None = None):
+    """The loss at `x` in two parts, that of the data (of the rows in `mask`) and that of the
+    priors, and whether the solve went well."""
+    (loc, log_sigma), result = _located(problem, x, derivatives)
     z, seen = _target(problem)
     seen = seen if mask is None else seen & mask[:, None]
     r = jnp.where(seen, (z - loc) * jnp.exp(-log_sigma), 0)
     total = jnp.sum(r**2) / 2
     if noise_is_free(problem):
         total = total + jnp.sum(jnp.where(seen, log_sigma, 0))
-    return total + prior_terms(problem, x)[0], result == RESULTS.successful
+    return total, prior_terms(problem, x)[0], result == RESULTS.successful
 
 
 def log_constant(problem: Problem, x) -> Float[Array, ""]:
@@ -166,7 +166,7 @@ def residuals(problem: Problem) -> Callable[[Array], Array]:
     """
 
     def fn(x):
-        (loc, log_sigma), _ = _located(problem, x, None)
+        (loc, log_sigma), _ = _located(problem, x, "any")
         z, seen = _target(problem)
         return jnp.where(seen, (loc - z) * jnp.exp(-log_sigma), 0)
 
@@ -181,7 +181,8 @@ def loss(problem: Problem) -> Callable[[Array], Array]:
     """
 
     def fn(x):
-        value, ok = loss_at(problem, x, None)
+        value, prior, ok = loss_at(problem, x, "any")
+        value = value + prior
         return jnp.where(ok & jnp.isfinite(value), value, jnp.inf)
 
     return fn
@@ -201,8 +202,8 @@ def log_density(problem: Problem) -> Callable[[Array], Array]:
         )
 
     def fn(x):
-        value, ok = loss_at(problem, x, None)
-        value = value - prior_terms(problem, x)[0] + log_constant(problem, x)
+        value, _, ok = loss_at(problem, x, "any")
+        value = value + log_constant(problem, x)
         for prior, theta in zip(problem.priors, problem.naturals(x), strict=True):
             if prior is not None:
                 value = value - jnp.sum(prior.log_prob(theta))

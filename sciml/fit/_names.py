@@ -163,7 +163,7 @@ def _shadows(name: str) -> bool:
 def refuse_shadowing(model) -> None:
     """A field of the model must not look like a part of the problem, if named by string."""
     for field in ROOTS[1:]:
-        if eqx.is_inexact_array(getattr(model, field, None)):
+        if any(map(eqx.is_inexact_array, jax.tree.leaves(getattr(model, field, None)))):
             raise ValueError(
                 f"The model has a field {field!r}, which is also the name of a part of the problem. "
                 f"Free it by a pair: `free=[(lambda model: model.{field}, fit.Free(…)), …]`."

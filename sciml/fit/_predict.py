@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -98,7 +97,7 @@ def predict(
 def _curves(problem: Problem, x: Array, ts: Array, banded: bool):
     def located(x):
         parts = problem.unflatten(x)
-        pred, status = predict_at(problem, parts, ts, diffrax.ForwardMode())
+        pred, status = predict_at(problem, parts, ts, "forward")
         # Log-normal noise: bands are made on the logarithm, so that they stay positive.
         location = parts[2].location(pred)
         return location, (location, status)

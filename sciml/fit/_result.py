@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from .._results import RESULTS
 from ._problem import Problem
 from ._report import html_report, table, text_report
 from ._uncertainty import Uncertainty
@@ -120,7 +119,3 @@ class Result:
 
     def _repr_html_(self) -> str:
         return html_report(self)
-
-
-def failed(result: RESULTS) -> bool:
-    return bool(result != RESULTS.successful)

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array
 
+from .._checks import integer_at_least
 from ._estimate import by_name, describe_problem
 from ._likelihood import loss_at
 from ._problem import Problem, Solve, with_fields
@@ -107,13 +107,13 @@ def train(
 
     `RuntimeError` if no step on the final horizon could be evaluated.
     """
-    steps = _positive_integer("steps", steps)
+    steps = integer_at_least("steps", steps)
     if not isinstance(optimiser, optax.GradientTransformation):
         raise TypeError(f"`optimiser` must be an Optax optimiser, but got {optimiser!r}.")
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
     if batch is not None:
-        batch = min(_positive_integer("batch", batch), len(problem.data.ts))
+        batch = min(integer_at_least("batch", batch), len(problem.data.ts))
         if key is None:
             raise ValueError("`batch` draws at random: pass `key=jax.random.key(0)`.")
     key = jax.random.key(0) if key is None else key
@@ -174,12 +174,6 @@ def train(
     )
 
 
-def _positive_integer(name: str, value) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"`{name}` must be a positive integer, but got {value!r}.")
-    return int(value)
-
-
 def _looser(problem: Problem) -> Problem:
     """Training needs no more digits than its loss has."""
     old = problem.solve
@@ -210,11 +204,11 @@ def _mean_loss(problem: Problem, params: dict[str, Array], end: Array, chosen: A
     ts = problem.data.ts
     mask = chosen & (ts <= end)
     shortened = eqx.tree_at(lambda p: p.data.ts, problem, jnp.minimum(ts, end))
-    total, ok = loss_at(
-        shortened, _join(problem, params), diffrax.RecursiveCheckpointAdjoint(), mask
-    )
+    data, prior, ok = loss_at(shortened, _join(problem, params), "reverse", mask)
     count = jnp.sum(problem.data.seen & mask[:, None])
-    return total / jnp.maximum(count, 1).astype(total.dtype), ok
+    # A prior weighs the same against each value, however many are in sight.
+    size = problem.data.seen.sum().astype(data.dtype)
+    return data / jnp.maximum(count, 1).astype(data.dtype) + prior / size, ok
 
 
 @eqx.filter_jit
@@ -256,7 +250,8 @@ def _chunk(problem, state, optimiser, horizon, key, first, steps, size: int, bat
 
 @eqx.filter_jit
 def _full_loss(problem: Problem, x: Array):
-    total, ok = loss_at(problem, x, diffrax.ForwardMode())
+    data, prior, ok = loss_at(problem, x, "forward")
+    total = data + prior
     ok = ok & jnp.isfinite(total)
     count = problem.data.seen.sum().astype(total.dtype)
     return jnp.where(ok, total, jnp.inf) / count, ok

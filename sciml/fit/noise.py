@@ -8,11 +8,11 @@ import abc
 from typing import Any
 
 import equinox as eqx
-import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._compat import is_traced
 from .._dtypes import default_float
 
 
@@ -24,7 +24,7 @@ def _as_sigma(sigma):
 
 
 def _check_sigma(sigma):
-    if sigma is not None and not isinstance(sigma, jax.core.Tracer):
+    if sigma is not None and not is_traced(sigma):
         values = np.asarray(sigma)
         if not np.all((values > 0) & np.isfinite(values)):
             raise ValueError(f"`sigma` must be positive and finite, but got {values}.")

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._checks import integer_at_least
 from .._dtypes import default_float, require_dtype
 
 
@@ -52,13 +53,9 @@ class MLP(eqx.Module):
         dtype: Any = None,
         key: Any,
     ):
-        least = {"in_size": 1, "out_size": 1, "width": 1, "depth": 0}
-        given = {"in_size": in_size, "out_size": out_size, "width": width, "depth": depth}
-        for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < least[name]:
-                raise ValueError(
-                    f"`{name}` must be an integer of at least {least[name]}, but got {value!r}."
-                )
+        for name, value in {"in_size": in_size, "out_size": out_size, "width": width}.items():
+            integer_at_least(name, value)
+        integer_at_least("depth", depth, least=0)
         dtype = default_float() if dtype is None else require_dtype(dtype, "`MLP(dtype=…)`")
         sizes = [in_size] + [width] * depth + [out_size]
         keys = jax.random.split(key, depth + 1)

@@ -31,9 +31,8 @@ class NeuralODE(eqx.Module):
 
     - `net`: `net(y) -> dy`, or `net([y, t]) -> dy` with `time=True`.
     - `time`: append the time to the net's input.
-    - `method`, `rtol`, `atol`, `steps`, `max_steps`, `adjoint`: as in
-      [`solve`][sciml.solvers.solve]. `steps=` is the fastest for training; with adaptive steps,
-      `adjoint=diffrax.RecursiveCheckpointAdjoint()` compiles faster if only reverse mode is needed.
+    - `method`, `rtol`, `atol`, `steps`, `max_steps`: as in [`solve`][sciml.solvers.solve]. They
+      are part of the compiled program. `steps=` is the fastest for training.
 
     **Reference:** R. T. Q. Chen, Y. Rubanova, J. Bettencourt, D. Duvenaud, *Neural ordinary
     differential equations*, NeurIPS 2018, arXiv 1806.07366.
@@ -46,7 +45,6 @@ class NeuralODE(eqx.Module):
     atol: float | None = eqx.field(static=True)
     steps: int | None = eqx.field(static=True)
     max_steps: int = eqx.field(static=True)
-    adjoint: Any = eqx.field(static=True)
 
     def __init__(
         self,
@@ -57,14 +55,13 @@ class NeuralODE(eqx.Module):
         rtol: float | None = None,
         atol: float | None = None,
         steps: int | None = None,
-        max_steps: int = 4096,
-        adjoint: Any = None,
+        max_steps: int = 16384,
     ):
         if not callable(net):
             raise TypeError(f"`net` must be callable, but is a {type(net).__name__}.")
         self.net, self.time, self.method = net, time, method
         self.rtol, self.atol, self.steps = rtol, atol, steps
-        self.max_steps, self.adjoint = max_steps, adjoint
+        self.max_steps = max_steps
 
     def field(self, t: Any, y: Float[Array, " state"], args: Any = None) -> Float[Array, " state"]:
         """The vector field, in the form that every solver takes."""
@@ -89,6 +86,6 @@ class NeuralODE(eqx.Module):
         sol = solve(
             self.field, y0, ts,
             method=self.method, rtol=self.rtol, atol=self.atol, steps=self.steps,
-            max_steps=self.max_steps, adjoint=self.adjoint, throw=throw,
+            max_steps=self.max_steps, throw=throw,
         )  # fmt: skip
         return sol.ys

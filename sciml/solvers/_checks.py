@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from .._checks import integer_at_least
 from .._compat import is_traced
 from ._method import AbstractMethod
 from ._tsit5 import Tsit5
@@ -41,11 +42,8 @@ def check_times(ts: ArrayLike) -> jax.Array:
 
 def check_method(method, steps, max_steps):
     """The method that will run, and `steps` and `max_steps` as plain integers."""
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is None and name == "steps":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"`{name}` must be a positive integer, but got {value!r}.")
+    steps = None if steps is None else integer_at_least("steps", steps)
+    max_steps = integer_at_least("max_steps", max_steps)
     if method is None:
         method = Tsit5()
     if isinstance(method, type):
@@ -65,7 +63,7 @@ def check_method(method, steps, max_steps):
             "`steps=` runs our own methods (`solvers.RK4()`, `solvers.Tsit5()`). For fixed steps "
             "with a Diffrax solver call `diffrax.diffeqsolve`."
         )
-    return method, None if steps is None else int(steps), int(max_steps)
+    return method, steps, max_steps
 
 
 def refuse_unsupported(events, doses, side):

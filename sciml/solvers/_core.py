@@ -6,6 +6,7 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
+from .._custom_types import Derivatives
 from .._results import RESULTS
 from . import _loop
 from ._checks import check_field
@@ -27,14 +28,38 @@ _RESULTS = {
     _loop.NONFINITE_FIELD: RESULTS.nonfinite_field,
     _loop.NONFINITE_START: RESULTS.nonfinite_start,
     _loop.RECORD_FULL: RESULTS.record_full,
+    _loop.UNORDERED_TIMES: RESULTS.unordered_times,
 }
 
 
-def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, adjoint) -> Solution:
+_ADJOINTS = {
+    "any": diffrax.DirectAdjoint(),
+    "forward": diffrax.ForwardMode(),
+    "reverse": diffrax.RecursiveCheckpointAdjoint(),
+}
+
+
+def solve_core(
+    fn,
+    y0,
+    ts,
+    args,
+    method,
+    rtol,
+    atol,
+    steps,
+    max_steps,
+    dense: bool = False,
+    derivatives: Derivatives = "any",
+    adjoint=None,
+) -> Solution:
     """Solves, never raising for numerical reasons.
 
-    `adjoint` is Diffrax's; `ForwardMode` also tells our own methods that nobody will ask for
-    reverse mode, so that their plain loop may be differentiated as it is.
+    **Arguments:**
+
+    - `derivatives`: which modes of differentiation the caller may use. `"forward"` lets our own
+      methods differentiate their plain loop, and picks the adjoint of Diffrax's solvers.
+    - `adjoint`: of Diffrax's solvers, if the user chose one.
     """
     dtype = jax.tree.leaves(y0)[0].real.dtype
     # Differences first, in the precision in which the times were given.
@@ -42,13 +67,16 @@ def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, ad
     t0, elapsed = ts[0].astype(dtype), elapsed.astype(dtype)
     check_field(fn, t0, y0, args)
     if not isinstance(method, AbstractMethod):
-        return _by_diffrax(
-            fn, y0, ts, t0, elapsed, args, method, rtol, atol, max_steps, dense, adjoint
-        )
+        adjoint = _ADJOINTS[derivatives] if adjoint is None else adjoint
+        tols = (rtol, atol, max_steps)
+        return _by_diffrax(fn, y0, ts, t0, elapsed, args, method, tols, dense, adjoint)
 
     span = elapsed[-1]
     empty = span == 0
     saves = jnp.where(empty, 0, elapsed / jnp.where(empty, jnp.ones_like(span), span))
+    ordered = jnp.all(saves[1:] >= saves[:-1])
+    # Rounding must not put a row behind the end.
+    saves = jnp.minimum(saves, 1)
     field, flat, unravel = flatten_field(fn, y0, args, t0, span)
     record = None
     if steps is not None:
@@ -57,10 +85,11 @@ def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, ad
         tol = Tolerances(
             jnp.asarray(rtol), jnp.asarray(atol), jnp.asarray(max_steps, jnp.result_type(int))
         )
-        run = solve_forwards if isinstance(adjoint, diffrax.ForwardMode) else solve_flat
+        run = solve_forwards if derivatives == "forward" else solve_flat
         ys, valid, counts, record = run(method, field, flat, saves, tol, dense)
         counts["evaluations"] = 2 + method.evaluations(counts["attempted"])
-    status = counts["status"]
+    status = jnp.where(ordered, counts["status"], _loop.UNORDERED_TIMES)
+    valid = valid & ordered
     result = RESULTS.successful
     for code, item in _RESULTS.items():
         result = RESULTS.where(status == code, item, result)
@@ -83,9 +112,7 @@ def solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, ad
     )
 
 
-def _by_diffrax(
-    fn, y0, ts, t0, elapsed, args, method, rtol, atol, max_steps, dense, adjoint
-) -> Solution:
+def _by_diffrax(fn, y0, ts, t0, elapsed, args, method, tols, dense, adjoint) -> Solution:
     sign = jnp.where(elapsed[-1] < 0, -1, 1).astype(elapsed.dtype)
 
     def field(s, y):
@@ -93,7 +120,7 @@ def _by_diffrax(
         signed = lambda d, x: sign.astype(x.dtype) * jnp.asarray(d).astype(x.dtype)
         return jax.tree.map(signed, dy, y)
 
-    adjoint = diffrax.DirectAdjoint() if adjoint is None else adjoint
+    rtol, atol, max_steps = tols
     out = solve_diffrax(
         repair(method), field, y0, sign * elapsed, rtol, atol, max_steps, adjoint, dense
     )

@@ -12,9 +12,11 @@ from jaxtyping import ArrayLike, PyTree
 from .._compat import is_eager, is_traced
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
+from .._results import RESULTS
 from ._checks import check_method, check_times
 from ._core import solve_core
 from ._method import AbstractMethod
+from ._rodas5p import Rodas5P
 from ._solution import Solution
 
 
@@ -36,7 +38,8 @@ def solve_ensemble(
     """Solves one differential equation for many initial states, times or parameters.
 
     The steps and values of a member are those of its single solve. A member that fails is a
-    value, `sol.ok[i]`, and leaves the others alone.
+    value, `sol.ok[i]`, and leaves the others alone. All members march in step until the last one
+    is done: put easy and hard ones into different calls.
 
     ```python
     import jax.numpy as jnp
@@ -55,8 +58,8 @@ def solve_ensemble(
     - `y0`, `ts`, `args`: as in `solve`, those named by `in_axes` with a member axis.
     - `in_axes`: the member axes of `(y0, ts, args)`, as in `jax.vmap`.
     - `mesh`: a `jax.sharding.Mesh`; the members are spread over all its devices, each of which
-      works on its own ones without talking to the others. Needs `steps=` so far. A number of
-      members that does not divide is padded inside.
+      works on its own ones without talking to the others. For our own methods. A number of members
+      that does not divide is padded inside.
     - `throw`: raise `RuntimeError` if any member fails.
 
     **Returns:**
@@ -66,23 +69,29 @@ def solve_ensemble(
     y0, dtype = as_state(y0)
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
-    method, steps, max_steps = check_method(method, steps, max_steps)
-    if mesh is not None and steps is None:
+    chosen, steps, max_steps = check_method(method, steps, max_steps)
+    if mesh is not None and not isinstance(chosen, AbstractMethod):
         raise ValueError(
-            "`mesh=` needs fixed steps so far: pass `steps=`, the number of equal steps between "
-            "save times. Adaptive ensembles run on one device."
+            "`mesh=` needs one of our own methods, such as `solvers.Tsit5()` or "
+            f"`solvers.Rodas5P()`, but got {chosen!r}. Diffrax's loops don't run on a mesh."
         )
     members = _count_members((y0, ts, args), in_axes)
     ts = _check_times(ts, in_axes[1])
     eager = is_eager()
-    adjoint = diffrax.ForwardMode() if eager else None
-    run = _compiled if eager else _ensemble
+    derivatives = "forward" if eager else "any"
     fn_arrays, fn_static = eqx.partition(fn, eqx.is_array)
     args_arrays, args_static = eqx.partition(args, eqx.is_array)
-    sol = run(
-        fn_arrays, (y0, ts, args_arrays), (rtol, atol), mesh,
-        (fn_static, args_static, in_axes, members, method, steps, max_steps, adjoint),
-    )  # fmt: skip
+
+    def run(chosen):
+        static = (fn_static, args_static, in_axes, members, chosen, steps, max_steps, derivatives)
+        core = _compiled if eager else _ensemble
+        return core(fn_arrays, (y0, ts, args_arrays), (rtol, atol), mesh, static)
+
+    sol = run(chosen)
+    if eager and method is None and steps is None:
+        ran_out = sol.result == RESULTS.out_of_steps
+        if bool(ran_out.any()):  # stiff, perhaps: as a single solve would, try a stiff method
+            sol = _where(ran_out, run(Rodas5P()), sol)
     if throw and eager and not sol.ok.all():
         bad = jnp.flatnonzero(~sol.ok)
         raise RuntimeError(
@@ -96,12 +105,14 @@ def solve_ensemble(
 
 
 def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
-    fn_static, args_static, in_axes, members, method, steps, max_steps, adjoint = static
+    fn_static, args_static, in_axes, members, method, steps, max_steps, derivatives = static
 
     def one(fn_arrays, tols, y0, ts, args):
         fn, args = eqx.combine(fn_arrays, fn_static), eqx.combine(args, args_static)
         rtol, atol = tols
-        return solve_core(fn, y0, ts, args, method, rtol, atol, steps, max_steps, False, adjoint)
+        return solve_core(
+            fn, y0, ts, args, method, rtol, atol, steps, max_steps, False, derivatives
+        )
 
     batched = jax.vmap(one, in_axes=(None, None, *in_axes))
     if mesh is None:
@@ -154,6 +165,15 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
 
 
 _compiled = eqx.filter_jit(_ensemble)
+
+
+def _where(members, a: Solution, b: Solution) -> Solution:
+    """`a` for these members, `b` for the others."""
+
+    def pick(x, y):
+        return jnp.where(members.reshape(members.shape + (1,) * (x.ndim - 1)), x, y)
+
+    return jax.tree.map(pick, a, b)
 
 
 def _is_none(x) -> bool:

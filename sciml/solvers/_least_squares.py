@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from .._checks import integer_at_least
 from .._compat import is_eager, is_traced
 from .._dtypes import as_state, float_leaves_as_arrays
 from .._results import RESULTS
@@ -55,7 +56,8 @@ def least_squares(
 
     Trust-region Levenberg-Marquardt with an exact Jacobian by forward mode, columns scaled so
     that the units of the unknowns don't matter. Suits up to a few hundred unknowns and residuals
-    that may be non-finite away from the solution. It finds a local minimum: start it from
+    that may be non-finite away from the solution. The solution itself has derivatives in every mode,
+    by `args`, bounds and closures (implicit differentiation). It finds a local minimum: start it from
     several points if there are many.
 
     ```python
@@ -95,12 +97,14 @@ def least_squares(
         raise TypeError("`least_squares` needs real unknowns: split them into real and imaginary.")
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     flat, _ = jax.flatten_util.ravel_pytree(y0)
+    if bounds is not None and not (isinstance(bounds, tuple | list) and len(bounds) == 2):
+        raise ValueError(f"`bounds` must be a pair `(lower, upper)`, but got {bounds!r}.")
     lower, upper = (_flat_bound(b, y0, flat) for b in (bounds or (-np.inf, np.inf)))
     _check_bounds(flat, lower, upper)
-    options = default_options(flat.dtype, ftol, xtol, int(max_steps))
+    options = default_options(flat.dtype, ftol, xtol, integer_at_least("max_steps", max_steps))
     eager = is_eager()
     run = _compiled if eager else _least_squares
-    sol = run(fn, y0, args, lower, upper, options)
+    sol = run(fn, y0, args, lower, upper, options, not eager)
     if throw and eager and not sol.ok:
         raise RuntimeError(
             f"`least_squares` failed after {int(sol.stats['steps'])} steps at loss "
@@ -112,7 +116,7 @@ def least_squares(
     return sol
 
 
-def _least_squares(fn, y0, args, lower, upper, options) -> LeastSquaresSolution:
+def _least_squares(fn, y0, args, lower, upper, options, derivatives: bool) -> LeastSquaresSolution:
     x0, unravel = jax.flatten_util.ravel_pytree(y0)
 
     def residuals(x):
@@ -127,11 +131,28 @@ def _least_squares(fn, y0, args, lower, upper, options) -> LeastSquaresSolution:
         loss = jnp.sum(r**2) / 2
         return Local(loss, jacobian.T @ r, jacobian.T @ jacobian, loss)
 
-    end = minimise_in_box(evaluate, x0, lower, upper, options)
+    def conditions(x):
+        """Zero at the solution: the gradient, or the distance from a bound that is active."""
+        jacobian, r = jax.jacfwd(residuals, has_aux=True)(x)
+        at_low, at_high = x <= lower, x >= upper
+        return jnp.where(at_low, x - lower, jnp.where(at_high, x - upper, jacobian.T @ r))
+
+    def optimise(_, start):
+        end = minimise_in_box(evaluate, start, lower, upper, options)
+        return end.x, end
+
+    def solve_tangent(linear, b):
+        return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
+
+    if derivatives:
+        # The implicit function theorem: how the solution moves with all that goes in.
+        x, end = jax.lax.custom_root(conditions, x0, optimise, solve_tangent, has_aux=True)
+    else:
+        x, end = optimise(None, x0)
     _, unravel_int = jax.flatten_util.ravel_pytree(jax.tree.map(lambda x: x.astype(int), y0))
     stats = {"steps": end.steps, "evaluations": end.steps + 1, "failures": end.failures}
     return LeastSquaresSolution(
-        value=unravel(end.x),
+        value=unravel(x),
         ok=end.result == RESULTS.successful,
         result=end.result,
         active=unravel_int(end.active.astype(jnp.result_type(int))),

@@ -61,6 +61,9 @@ class Options(eqx.Module):
 
 
 def default_options(dtype, ftol=None, xtol=None, max_steps: int = 200) -> Options:
+    for name, value in (("ftol", ftol), ("xtol", xtol)):
+        if value is not None and not 0 <= value < 1:
+            raise ValueError(f"`{name}` must lie in [0, 1), but got {value}.")
     eps = float(jnp.finfo(dtype).eps)
     ftol = eps**0.875 if ftol is None else ftol
     xtol = eps**0.625 if xtol is None else xtol

@@ -15,7 +15,8 @@ from .._compat import varying_like
 
 
 # What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
-RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START, RECORD_FULL = range(6)
+RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START = range(5)
+RECORD_FULL, UNORDERED_TIMES = 5, 6
 
 SEGMENT = 32  # accepted steps between two recorded states
 SEGMENTS = 128  # recorded states at most
@@ -132,6 +133,10 @@ def attempt(method, field, tol: Tolerances, c: State) -> State:
     )
 
 
+def goes_on(c: State) -> Array:
+    return (c.status == RUNNING) & (c.s < 1)
+
+
 def step_and_save(method, field, tol: Tolerances, saves, c: State, ys, j):
     """Tries a step, then saves what lies inside it: `ys[j]` is the next row to come."""
     c = attempt(method, field, tol, c)
@@ -171,7 +176,8 @@ def integrate(method, field, y0, saves, tol: Tolerances):
     """
     c = start(method, field, y0, tol)
     ys, j = first_rows(c, saves)
-    going = lambda carry: (carry[0].status == RUNNING) & (carry[2] < saves.shape[0])
+    # `s < 1` as well: a row that can't come, for times out of order, must not be waited for.
+    going = lambda carry: goes_on(carry[0]) & (carry[2] < saves.shape[0])
     one = lambda carry: step_and_save(method, field, tol, saves, *carry)
     c, ys, j = jax.lax.while_loop(going, one, (c, ys, j))
     return *finish(c, ys, j), c
@@ -226,7 +232,7 @@ def record(method, field, y0, saves, tol: Tolerances):
 
         def going(inner):
             c, _, j, *_ = inner
-            return (c.status == RUNNING) & (j < rows) & (c.accepted < (i + 1) * SEGMENT)
+            return goes_on(c) & (j < rows) & (c.accepted < (i + 1) * SEGMENT)
 
         inner = (c, ys, j, empty_sizes, empty_states)
         c, ys, j, sizes, states = jax.lax.while_loop(going, one, inner)
@@ -236,7 +242,7 @@ def record(method, field, y0, saves, tol: Tolerances):
 
     def going(carry):
         i, c, _, j, _ = carry
-        return (c.status == RUNNING) & (j < rows) & (i < SEGMENTS)
+        return goes_on(c) & (j < rows) & (i < SEGMENTS)
 
     rec = Record(
         starts=jnp.broadcast_to(y0, (SEGMENTS, n)) + 0,
@@ -247,7 +253,7 @@ def record(method, field, y0, saves, tol: Tolerances):
     )
     first = like(jnp.zeros((), jnp.result_type(int)))
     _, c, ys, j, rec = jax.lax.while_loop(going, segment, (first, c, ys, j, rec))
-    full = (c.status == RUNNING) & (j < rows)
+    full = goes_on(c) & (j < rows)
     c = eqx.tree_at(lambda c: c.status, c, jnp.where(full, RECORD_FULL, c.status))
     return rec, *finish(c, ys, j), c
 

@@ -74,10 +74,10 @@ def solve(
     - `steps`: take this many equal steps between neighbouring save times instead, without
       error control, by `lax.scan`. With `method=None` it is `Tsit5`'s formula.
     - `max_steps`: how many steps may be tried in the whole solve.
-    - `dense`: keep what `sol.at(t)` needs.
+    - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods.
     - `events`, `doses`, `side`: reserved; anything but the defaults is refused so far.
-    - `adjoint`: for Diffrax solvers, an expert's choice of a Diffrax adjoint. By default, and for
-      our own methods always, every mode of differentiation works.
+    - `adjoint`: for Diffrax's solvers, an expert's choice of a Diffrax adjoint. By default, and
+      with our own methods, every mode of differentiation works.
     - `throw`: raise `RuntimeError` if the solve fails. Otherwise see `Solution.ok`.
 
     **Returns:**
@@ -96,13 +96,22 @@ def solve(
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
     chosen, steps, max_steps = check_method(method, steps, max_steps)
     eager = is_eager()
-    if adjoint is None and eager:
-        # The plain loop is the cheapest, and enough when nobody differentiates.
-        adjoint = diffrax.ForwardMode()
+    if adjoint is not None and isinstance(chosen, AbstractMethod):
+        raise ValueError(
+            "`adjoint=` is for Diffrax's solvers: our own methods serve every mode of "
+            "differentiation as they are. Leave it out."
+        )
+    if dense and steps is not None:
+        raise ValueError(
+            "`dense=` needs adaptive steps. With `steps=` ask for more save times instead."
+        )
+    # With concrete values nobody differentiates, and the plain loop is the cheapest.
+    derivatives = "forward" if eager else "any"
 
     def run(chosen):
         core = _compiled if eager else solve_core
-        return core(fn, y0, ts, args, chosen, rtol, atol, steps, max_steps, dense, adjoint)
+        options = (rtol, atol, steps, max_steps, dense, derivatives, adjoint)
+        return core(fn, y0, ts, args, chosen, *options)
 
     sol = run(chosen)
     if not eager:

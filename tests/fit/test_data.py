@@ -36,7 +36,7 @@ def test_arrays():
 
 def test_one_observable_may_be_one_dimensional():
     data = fit.Data(jnp.arange(3), [3, 2, 1])
-    assert data.ys.shape == (3, 1) and data.names == ("y0",)
+    assert data.ys.shape == (3, 1) and data.names == ("obs0",)
     assert data.ys.dtype == data.ts.dtype == jnp.float64  # integers become floats
     assert fit.Data(TS, [3, 2, 1], names="conc").names == ("conc",)
 

@@ -204,8 +204,38 @@ def test_an_adjoint_may_be_chosen():
             jnp.array(1.0),
             jnp.array([0.0, 2.0]),
             k,
+            method=diffrax.Tsit5(),
             adjoint=diffrax.RecursiveCheckpointAdjoint(),
             throw=False,
         ).ys[-1]
 
     np.testing.assert_allclose(jax.jit(jax.grad(final))(0.7), -2 * np.exp(-1.4), rtol=1e-4)
+    with pytest.raises(TypeError, match="forward-mode"):  # it is the one that runs
+        jax.jacfwd(final)(0.7)
+
+
+def test_an_adjoint_for_our_own_methods_is_refused():
+    with pytest.raises(ValueError, match="`adjoint=` is for Diffrax's solvers"):
+        solvers.solve(
+            decay, 1.0, jnp.array([0.0, 1.0]), 0.7, adjoint=diffrax.RecursiveCheckpointAdjoint()
+        )
+
+
+def test_the_solution_of_least_squares_has_derivatives():
+    # min (p0 - a)^2 + (p1 - a^2)^2 with p1 <= 1: the bound is active for a > 1.
+    def solution(a):
+        sol = solvers.least_squares(
+            lambda p, a: jnp.stack([p[0] - a, p[1] - a**2, 0.1 * p[0] * p[1]]),
+            jnp.array([0.5, 0.5]), a, bounds=(-10.0, 1.0), throw=False,
+        )  # fmt: skip
+        return sol.value
+
+    for a in (0.6, 1.3):
+        h = 1e-5
+        want = (solution(a + h) - solution(a - h)) / (2 * h)
+        np.testing.assert_allclose(jax.jacfwd(solution)(a), want, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(jax.jacrev(solution)(a), want, rtol=1e-6, atol=1e-9)
+    second = jax.jacfwd(jax.jacrev(solution))(0.6)
+    h = 1e-4
+    want = (jax.jacrev(solution)(0.6 + h) - jax.jacrev(solution)(0.6 - h)) / (2 * h)
+    np.testing.assert_allclose(second, want, rtol=1e-4, atol=1e-7)
