@@ -22,6 +22,11 @@ def _varying_axes(x) -> frozenset:
     return kind.varying if kind is not None else getattr(aval, "vma", frozenset())
 
 
+def varies(x) -> bool:
+    """Whether `x` differs between the devices of a surrounding `jax.shard_map`."""
+    return bool(_varying_axes(x))
+
+
 def varying_like(tree, *references):
     """Gives every array of `tree` the varying manual axes of everything in `references`.
 

@@ -23,7 +23,7 @@ from ._likelihood import (
     prior_terms,
     solve_tolerances,
 )
-from ._problem import Problem, Solve, with_fields
+from ._problem import check_problem, Problem, Solve, with_fields
 from ._progress import progress
 from ._result import Result, Starts
 from ._uncertainty import uncertainty
@@ -92,6 +92,7 @@ def estimate(
 
     `RuntimeError` if no start could even be evaluated.
     """
+    check_problem(problem)
     starts = integer_at_least("starts", starts)
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")

@@ -46,6 +46,11 @@ class Free(eqx.Module):
             raise ValueError(f"`lower` must lie below `upper`, but got {lower:g} and {upper:g}.")
         if scale == "log" and upper <= 0:
             raise ValueError(f"`scale='log'` needs positive values, but `upper` is {upper:g}.")
+        if scale == "log" and -math.inf < lower < 0:
+            raise ValueError(
+                f"`scale='log'` keeps a parameter positive, but `lower` is {lower:g}. Leave it out, or "
+                "use the linear scale."
+            )
         if prior is not None and not hasattr(prior, "log_prob"):
             raise TypeError(
                 f"`prior` must have a method `log_prob(value)`, as those in `fit.priors`, but got "

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._dtypes import as_state, default_float, tolerances
-from ..solvers._checks import check_method
+from ..solvers._checks import check_field, check_method
 from ._data import Data
 from ._free import Free
 from ._names import find, refuse_overlaps, refuse_shadowing, resolve, Slot
@@ -78,8 +78,8 @@ class Problem(eqx.Module):
     - `t0`: start of the solve; by default the first time of the data.
     - `args`: passed on to the model.
     - `observe`: `observe(t, y, args)` -> the observables, shape `(observable,)`; by default the
-      numbers of the state in their order, or by name if the state is a dict with the names of the
-      data's columns.
+      numbers of the state in their order, or by name if the state is a dict that has the names of
+      the data's columns.
     - `noise`: a law from `fit.noise`; by default `Normal` with the sigma of the data, or with one
       common level estimated from the residuals.
     - `solve`: a [`Solve`][sciml.fit.Solve].
@@ -101,6 +101,7 @@ class Problem(eqx.Module):
     upper: Float[Array, " parameter"]
     priors: tuple[Any, ...]
     bounds: Float[Array, "name 2"]
+    fixed_since: tuple[str, ...] = eqx.field(static=True)
     slots: tuple[Slot, ...] = eqx.field(static=True)
 
     def __init__(
@@ -120,6 +121,14 @@ class Problem(eqx.Module):
             raise TypeError(
                 f"`model` must be callable as `model(t, y, args)`, but is a {type(model).__name__}."
             )
+        if isinstance(model, type):
+            raise TypeError(f"`model` must be an instance: pass `{model.__name__}(…)`.")
+        if observe is not None and not callable(observe):
+            raise TypeError(
+                f"`observe` must be a function `observe(t, y, args)`, but got {observe!r}."
+            )
+        if solve is not None and not isinstance(solve, Solve):
+            raise TypeError(f"`solve` must be a `fit.Solve(…)`, but got {solve!r}.")
         if not isinstance(data, Data):
             raise TypeError(f"`data` must be a `fit.Data`, but is a {type(data).__name__}.")
         noise = Normal() if noise is None else noise
@@ -145,6 +154,7 @@ class Problem(eqx.Module):
         self.observe = _arrays(observe)
         self.args = _arrays(args)
         self.t0 = _start_time(t0, data)
+        self.fixed_since = ()
         self._check_shapes()
         dtype = jax.tree.leaves(self.y0)[0].real.dtype
         tolerances(solve.rtol, solve.atol, dtype, default=(1e-8, 1e-10))
@@ -163,30 +173,23 @@ class Problem(eqx.Module):
         observed = jax.eval_shape(lambda t, y: self.observed(self.parts(), t, y), self.t0, self.y0)
         wanted = len(self.data.names)
         if observed.shape != (wanted,):
-            what = "`observe` returns" if self.observe is not None else "the state `y0` has"
+            what = "`observe` returns" if self.observe is not None else "the state `y0` gives"
+            columns = "1 column" if wanted == 1 else f"{wanted} columns"
             raise ValueError(
-                f"The data have {wanted} columns ({', '.join(self.data.names)}), but {what} "
+                f"The data have {columns} ({', '.join(self.data.names)}), but {what} "
                 f"shape {observed.shape}. Pass `observe=lambda t, y, args: …` with one number for "
                 "each column."
             )
-        out = jax.eval_shape(self.model, self.t0, self.y0, self.args)
-        want = jax.tree.map(jnp.shape, self.y0)
-        if jax.tree.structure(out) != jax.tree.structure(self.y0) or want != jax.tree.map(
-            lambda x: x.shape, out
-        ):
-            raise ValueError(
-                f"The vector field must return the shapes of `y0`, {want}, but returned "
-                f"{jax.tree.map(lambda x: x.shape, out)}."
-            )
+        check_field(self.model, self.t0, self.y0, self.args)
 
     def observed(self, parts: tuple, t, y) -> Array:
         """The observables of one state."""
         observe = parts[3]
         if observe is None:
-            if isinstance(y, dict) and set(y) == set(self.data.names):
+            if isinstance(y, dict) and set(y) >= set(self.data.names):
                 y = [y[name] for name in self.data.names]  # JAX would sort them
             return jax.flatten_util.ravel_pytree(y)[0]
-        return jnp.asarray(observe(t, y, self.args))
+        return jnp.atleast_1d(jax.flatten_util.ravel_pytree(observe(t, y, self.args))[0])
 
     def initial(self) -> Float[Array, " parameter"]:
         """The current values of the free parameters, flat and on their scales."""
@@ -228,7 +231,9 @@ class Problem(eqx.Module):
         """The same problem with these parameters fixed at their current values."""
         gone = {slot.name for name in names for slot in find(self.slots, name)}
         kept = [pair for pair in self._found() if pair[0].name not in gone]
-        return with_fields(self, **_free_fields(self.parts(), kept, self.data))
+        fixed = (*self.fixed_since, *(name for name in names if name not in self.fixed_since))
+        fields = _free_fields(self.parts(), kept, self.data)
+        return with_fields(self, fixed_since=fixed, **fields)
 
     def free(self, more: Any) -> "Problem":
         """The same problem with further parameters freed, or freed anew; `more` as in `Problem`."""
@@ -295,6 +300,12 @@ def _free_fields(parts: tuple, found: list[tuple[Slot, Free]], data: Data) -> di
             [(spec.lower, spec.upper) for _, spec in found], default_float()
         ).reshape(-1, 2),
     }
+
+
+def check_problem(problem) -> None:
+    if not isinstance(problem, Problem):
+        hint = " Did you mean `result.problem`?" if hasattr(problem, "problem") else ""
+        raise TypeError(f"This takes a `fit.Problem`, but got a {type(problem).__name__}.{hint}")
 
 
 def informative(prior) -> bool:

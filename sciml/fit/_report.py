@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _MANY = 40  # parameters beyond this are summed up
 _CORRELATED = 0.9
+_FEW = 5  # names and directions shown in one warning
+_POOR = 3.0  # reduced chi2 above which the fit is called poor
 
 
 def table(result: "Result", level: float = 0.95) -> dict[str, list]:
@@ -44,21 +46,22 @@ def warnings(result: "Result") -> list[str]:
             f"{names[i]} sits at its {side} bound: no error bar; the others are conditional on it."
         )
     if result.uncertainty is not None:
-        for group in result.uncertainty.groups:
-            tied = [names[i] for i in group]
-            if len(tied) == 1:
-                out.append(f"{tied[0]} is not identifiable: the data do not depend on it.")
-            else:
-                listed = ", ".join(tied[:-1]) + " and " + tied[-1]
-                out.append(
-                    f"{listed} are not identifiable: the data determine only a combination of them "
-                    "(correlation 1.00)."
-                )
+        out += _unidentified(result.uncertainty.groups, names)
     s = result.statistics
     if s["dof"] <= 0 and result.verb == "estimate":
         out.append(
             f"{s['data']} values for {s['parameters']} parameters: no degrees of freedom are left "
             "to judge the fit."
+        )
+    if s["sigma"] == "given" and s.get("reduced chi2", 0) > _POOR:
+        out.append(
+            f"reduced chi2 is {s['reduced chi2']:.3g}: the model does not describe the data within "
+            "the given sigma, so the error bars are too small."
+        )
+    if result.verb == "estimate" and result.problem.fixed_since:
+        out.append(
+            f"{', '.join(result.problem.fixed_since)} had been free and is held fixed: the error "
+            "bars hold only for these values, and may be far too small if they can trade off."
         )
     failed = int(np.sum(~np.isfinite(result.starts.loss)))
     if failed:
@@ -70,6 +73,24 @@ def warnings(result: "Result") -> list[str]:
         out.append(f"{failed} of {len(result.starts.loss)} starts failed: {reason}")
     if s["precision"] == "float32":
         out.append("float32: enable x64 for tighter tolerances and reliable error bars.")
+    return out
+
+
+def _unidentified(groups, names) -> list[str]:
+    out = []
+    for group in groups[:_FEW]:
+        tied = [names[i] for i in group]
+        if len(tied) == 1:
+            out.append(f"{tied[0]} is not identifiable: the data do not depend on it.")
+            continue
+        shown = tied if len(tied) <= _FEW else [*tied[:_FEW], f"{len(tied) - _FEW} more"]
+        listed = ", ".join(shown[:-1]) + " and " + shown[-1]
+        out.append(
+            f"{listed} are not identifiable: the data determine only a combination of them "
+            "(correlation 1.00)."
+        )
+    if len(groups) > _FEW:
+        out.append(f"{len(groups)} directions of the parameters are not identifiable in all.")
     return out
 
 
@@ -88,8 +109,10 @@ def statistics_lines(result: "Result") -> list[str]:
     s = result.statistics
     first = f"data {s['data']}   free {s['parameters']}   loss {result.loss:.6g}"
     if "chi2" in s:
-        first += f"   chi2 {s['chi2']:.6g}"
-        if s["sigma"] != "estimated":  # which makes it one
+        # Without a given sigma it is no chi-square: a sum of squares, or n by construction.
+        name = "RSS" if s["sigma"] == "from residuals" else "chi2"
+        first += f"   {name} {s['chi2']:.6g}"
+        if s["sigma"] == "given":
             first += f"   reduced {s['reduced chi2']:.4g}"
     if "aic" in s:
         first += f"   AIC {s['aic']:.5g}   BIC {s['bic']:.5g}"

@@ -102,7 +102,7 @@ class Result:
     def stretch(self) -> np.ndarray:
         """Derivative of the natural values by the flat ones."""
         x = np.asarray(self.problem.initial(), np.float64)
-        return np.where(self.problem.log_scaled(), np.exp(x), 1.0)
+        return np.exp(np.where(self.problem.log_scaled(), x, 0.0))
 
     def _by_name(self, arrays: list[np.ndarray]) -> dict[str, Any]:
         pairs = zip(self.names, arrays, strict=True)

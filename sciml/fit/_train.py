@@ -13,7 +13,7 @@ from jaxtyping import Array
 from .._checks import integer_at_least
 from ._estimate import by_name, describe_problem
 from ._likelihood import loss_at
-from ._problem import Problem, Solve, with_fields
+from ._problem import check_problem, Problem, Solve, with_fields
 from ._progress import progress
 from ._result import Result, Starts
 
@@ -110,6 +110,7 @@ def train(
     steps = integer_at_least("steps", steps)
     if not isinstance(optimiser, optax.GradientTransformation):
         raise TypeError(f"`optimiser` must be an Optax optimiser, but got {optimiser!r}.")
+    check_problem(problem)
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
     if batch is not None:

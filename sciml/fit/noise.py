@@ -86,7 +86,8 @@ class LogNormal(AbstractNoise):
 
     **Arguments:**
 
-    - `sigma`: as in `Normal`, but of the logarithm: 0.25 is about 25 percent.
+    - `sigma`: as in `Normal`, but of the logarithm: 0.25 is about 25 percent. So is a sigma given
+      with the data.
     """
 
     sigma: Any = eqx.field(default=None, converter=_as_sigma)

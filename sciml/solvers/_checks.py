@@ -79,9 +79,10 @@ def check_field(fn, t0, y0, args):
     got = jax.eval_shape(fn, t0, y0, args)
     want_tree, got_tree = jax.tree.structure(y0), jax.tree.structure(got)
     if want_tree != got_tree:
+        hint = " For a vector write `y0=jnp.array([…])`." if isinstance(y0, list) else ""
         raise ValueError(
             f"The vector field must return the structure of `y0`, {want_tree}, "
-            f"but returned {got_tree}."
+            f"but returned {got_tree}.{hint}"
         )
     for (path, want), have in zip(
         jax.tree_util.tree_leaves_with_path(y0), jax.tree.leaves(got), strict=True

@@ -71,9 +71,10 @@ def solve_core(
         tols = (rtol, atol, max_steps)
         return _by_diffrax(fn, y0, ts, t0, elapsed, args, method, tols, dense, adjoint)
 
-    span = elapsed[-1]
-    empty = span == 0
-    saves = jnp.where(empty, 0, elapsed / jnp.where(empty, jnp.ones_like(span), span))
+    # On an empty span all rows are the start; one stands in for zero, so that they keep their
+    # derivatives by time.
+    span = jnp.where(elapsed[-1] == 0, jnp.ones_like(elapsed[-1]), elapsed[-1])
+    saves = elapsed / span
     ordered = jnp.all(saves[1:] >= saves[:-1])
     # Rounding must not put a row behind the end.
     saves = jnp.minimum(saves, 1)
@@ -108,7 +109,7 @@ def solve_core(
         result=result,
         stats=stats,
         _end=jax.lax.stop_gradient(unravel(counts["y"])) if "y" in counts else None,
-        _dense=None if record is None else Dense(method, field, record, y0, counts["s"]),
+        _dense=None if record is None else Dense(method, field, record, y0, ts[0], counts["s"]),
     )
 
 
@@ -138,5 +139,5 @@ def _by_diffrax(fn, y0, ts, t0, elapsed, args, method, tols, dense, adjoint) -> 
         result=result,
         stats=stats,
         _end=end,
-        _dense=DiffraxDense(interpolation, t0, sign, reached) if dense else None,
+        _dense=DiffraxDense(interpolation, ts[0], sign, reached) if dense else None,
     )

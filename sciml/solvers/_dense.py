@@ -21,25 +21,34 @@ class Dense(eqx.Module):
     field: FlatField
     record: Record
     y0: Any
+    origin: Array  # the first time, in the precision in which it was given
     reached: Array  # on normalised time
 
     def at(self, t: ArrayLike) -> Any:
-        dtype = self.field.t0.dtype
         span = self.field.span
-        s = (jnp.asarray(t).astype(dtype) - self.field.t0) / jnp.where(span == 0, 1, span)
-        return _evaluate(self, s)
+        return _evaluate(self, _elapsed(t, self.origin).astype(span.dtype) / span)
 
 
 class DiffraxDense(eqx.Module):
     """Dense output of a Diffrax solve, on the time elapsed."""
 
     interpolation: Any
-    t0: Array
+    origin: Array
     sign: Array
     reached: Array
 
     def at(self, t: ArrayLike) -> Any:
-        return _interpolate(self, self.sign * (jnp.asarray(t).astype(self.t0.dtype) - self.t0))
+        return _interpolate(self, self.sign * _elapsed(t, self.origin).astype(self.sign.dtype))
+
+
+def _elapsed(t: ArrayLike, origin: Array) -> Array:
+    return jnp.asarray(t).astype(origin.dtype) - origin
+
+
+def _within(s: Array, reached: Array) -> tuple[Array, Array]:
+    """Whether `s` was solved, up to rounding, and the nearest point that was."""
+    slack = 8 * jnp.finfo(s.dtype).eps * jnp.maximum(reached, 1)
+    return (s >= -slack) & (s <= reached + slack), jnp.clip(s, jnp.zeros_like(s), reached)
 
 
 @eqx.filter_jit
@@ -48,7 +57,7 @@ def _evaluate(dense: Dense, s):
     _, unravel = ravel(dense.y0, field.t0.dtype)
 
     def one(s):
-        inside = (s >= 0) & (s <= dense.reached)
+        inside, s = _within(s, dense.reached)
         i = jnp.maximum(jnp.sum(rec.s < s) - 1, 0)
         sizes = take(rec.h, i)
         begins = take(rec.s, i) + jnp.cumsum(sizes) - sizes
@@ -71,8 +80,8 @@ def _evaluate(dense: Dense, s):
 @eqx.filter_jit
 def _interpolate(dense: DiffraxDense, s):
     def one(s):
-        inside = (s >= 0) & (s <= dense.reached)
-        y = dense.interpolation.evaluate(jnp.where(inside, s, jnp.zeros_like(s)))
+        inside, s = _within(s, dense.reached)
+        y = dense.interpolation.evaluate(s)
         return jax.tree.map(lambda x: jnp.where(inside, x, jnp.nan), y)
 
     return _over(one, s)

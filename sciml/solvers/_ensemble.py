@@ -95,7 +95,8 @@ def solve_ensemble(
     if throw and eager and not sol.ok.all():
         bad = jnp.flatnonzero(~sol.ok)
         raise RuntimeError(
-            f"{bad.size} of {members} members failed, the first is member {int(bad[0])}. "
+            f"{bad.size} of {members} members failed, the first is member {int(bad[0])}: "
+            f"{RESULTS[jax.tree.map(lambda x: x[bad[0]], sol.result)]} "
             "`throw=False` returns all of them with `sol.ok` and `sol.result`."
         )
     if throw and not eager:

@@ -57,7 +57,7 @@ def flatten_field(
         def field(t, y):
             return ravel(fn(t, unravel(y), args), dtype, like=y0)[0]
 
-        return jax.make_jaxpr(field)(t0, flat)
+        return jax.make_jaxpr(field)(varying_like(t0, flat), flat)
 
     closed = traced(flat)
     varied = varying_like(flat, closed.consts, t0, span)

@@ -58,6 +58,12 @@ def rms(x: Array) -> Array:
     return jnp.sqrt(jnp.mean(x * x))
 
 
+def ratio(x: Array, scale: Array) -> Array:
+    """`x / scale`, where nothing is no part of nothing (`atol = 0` at a zero of the state)."""
+    safe = jnp.where(scale > 0, scale, jnp.ones_like(scale))
+    return jnp.where(scale > 0, x / safe, jnp.where(x == 0, jnp.zeros_like(x), jnp.inf))
+
+
 def start(method, field, y0: Array, tol: Tolerances) -> State:
     """The state before the first step, whose size is estimated as by Hairer, Nørsett and
     Wanner, *Solving ordinary differential equations I* (1993), section II.4."""
@@ -66,13 +72,15 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     f0 = field(zero, y0)
     frozen_y, frozen_f = jax.lax.stop_gradient((y0, f0))
     scale = tol.atol + tol.rtol * jnp.abs(frozen_y)
-    d0, d1 = rms(frozen_y / scale), rms(frozen_f / scale)
+    largest = lambda x: jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(dtype).tiny)
+    # Divided by the largest first: squares of errors in units of a tiny `atol` overflow.
+    size = lambda x: largest(ratio(x, scale)) * rms(ratio(x, scale) / largest(ratio(x, scale)))
+    d0, d1 = size(frozen_y), size(frozen_f)
     h0 = jnp.where((d0 < 1e-5) | (d1 < 1e-5), 1e-6, 0.01 * d0 / jnp.where(d1 > 0, d1, 1))
-    h0 = jnp.minimum(h0, 1.0)
+    h0 = jnp.where(jnp.isfinite(h0) & (h0 > 0), jnp.minimum(h0, 1.0), 1e-6)
     f1 = jax.lax.stop_gradient(field(h0, frozen_y + h0 * frozen_f))
-    d2 = rms((f1 - frozen_f) / scale) / h0
-    largest = jnp.maximum(jnp.maximum(d1, d2), 1e-15)
-    h1 = (0.01 / largest) ** (1 / method.order)
+    d2 = size(f1 - frozen_f) / h0
+    h1 = (0.01 / jnp.maximum(jnp.maximum(d1, d2), 1e-15)) ** (1 / method.order)
     h = jnp.minimum(jnp.minimum(100 * h0, h1), 1.0)
     h = jnp.where(jnp.isfinite(h) & (h > 0), h, h0)
     fine = jnp.all(jnp.isfinite(y0)) & jnp.all(jnp.isfinite(f0))
@@ -100,7 +108,7 @@ def attempt(method, field, tol: Tolerances, c: State) -> State:
     h = jnp.where(final, 1 - c.s, c.h)
     y, stages, f = method.step(field, c.s, c.y, h, c.f)
     size = jnp.maximum(jnp.abs(c.y), jnp.abs(y))
-    error = rms(method.error(stages) / (tol.atol + tol.rtol * size))
+    error = rms(ratio(method.error(stages), tol.atol + tol.rtol * size))
     error = jax.lax.stop_gradient(error)
     finite = jnp.isfinite(error)
     error = jnp.where(finite, error, 1e10)
@@ -108,7 +116,9 @@ def attempt(method, field, tol: Tolerances, c: State) -> State:
     # notation: safety 0.9; a step changes by at most a factor of 5 (Hairer et al., II.4)
     factor = jnp.clip(0.9 * jnp.maximum(error, 1e-10) ** (-1 / method.order), 0.2, 5.0)
     h_next = h * factor
-    collapsed = ~ok & (h_next <= jnp.maximum(4 * eps * c.s, eps**2))
+    # `~(a > b)`, since a step size of nan is a collapse, too.
+    collapsed = ~ok & ~(h_next > jnp.maximum(4 * eps * c.s, eps**2))
+    collapsed = collapsed | (ok & ~final & (c.s + h == c.s))
     attempted = c.attempted + 1
     status = jnp.where(
         collapsed,

@@ -22,9 +22,8 @@ import functools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from .._compat import is_batched, unvmap_max, varying_like
+from .._compat import is_batched, unvmap_max, varies, varying_like
 from ._field import FlatField, ravel
 from ._loop import integrate, put, Record, record, RUNNING, SEGMENT, SEGMENTS, take
 
@@ -52,6 +51,8 @@ def solve_flat(method, field: FlatField, y0, saves, tol, dense: bool = False):
     the steps if `dense`, else `None`.
     """
     theta = (field.theta, field.t0, field.span)
+    # Inside `shard_map` a carry must enter a loop as it leaves it: varying like all it meets.
+    y0, saves = varying_like((y0, saves), theta, field.rest)
     operands = (_Static(method, field), y0, theta, saves, (field.rest, tol))
     if dense:
         rec, out = _record(*operands)
@@ -93,25 +94,27 @@ def _record(static, y0, theta, saves, rest):
     return rec, (ys, valid, counts_of(state))
 
 
-@_record.defjvp
-def _(static, primals, tangents):
+def _record_jvp(static, primals, tangents):
     rec, out = _record(static, *primals)
     starts, rows = _tangents(static, primals, tangents, rec, out)
     rec_tangent = eqx.tree_at(lambda r: r.starts, jax.tree.map(_zero, rec), starts)
     return (rec, out), (rec_tangent, (rows, *jax.tree.map(_zero, out[1:])))
 
 
-@_solve.defjvp
-def _(static, primals, tangents):
+def _solve_jvp(static, primals, tangents):
     rec, out = _record(static, *primals)
     _, rows = _tangents(static, primals, tangents, rec, out)
     return out, (rows, *jax.tree.map(_zero, out[1:]))
 
 
+# What is not differentiated is told apart: its derivative may be infinite, and 0 * inf is nan.
+_record.defjvp(_record_jvp, symbolic_zeros=True)
+_solve.defjvp(_solve_jvp, symbolic_zeros=True)
+
+
 def _zero(x):
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return jnp.zeros_like(x)
-    return np.zeros(x.shape, jax.dtypes.float0)
+    """The tangent of what has none; it varies like `x` inside `shard_map`."""
+    return jax.custom_derivatives.zero_from_primal(x, symbolic_zeros=True)
 
 
 def _tangents(static, primals, tangents, rec: Record, out):
@@ -119,29 +122,52 @@ def _tangents(static, primals, tangents, rec: Record, out):
     ys, _, counts = out
     _, theta, saves, rest = primals
     starts, rows = _at_fixed_fractions(static, primals, tangents, rec)
-    # The derivative by a save time is the field there.
-    slopes = jax.vmap(static.field(theta, rest[0]))(saves, ys)
-    rows = rows + slopes * tangents[2][:, None]
+    if not _is_zero(tangents[2]):
+        # The derivative by a save time is the field there.
+        slopes = jax.vmap(static.field(theta, rest[0]))(saves, ys)
+        rows = rows + slopes * tangents[2][:, None]
     # Half a solution has no derivative: nan for all, not plausible numbers for some.
     fine = counts["status"] == RUNNING
-    return starts, rows * jnp.where(fine, 1.0, jnp.nan).astype(ys.dtype)
+    rows = rows * jnp.where(fine, 1.0, jnp.nan).astype(ys.dtype)
+    return varying_like(starts, rec.starts), varying_like(rows, ys)
+
+
+def _is_zero(tangent) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
 def _at_fixed_fractions(static, primals, tangents, rec: Record):
     y0, theta, saves, (rest, _) = primals
     dy0, dtheta, _, _ = tangents
     method, dtype, n, rows = static.method, y0.dtype, y0.shape[0], saves.shape[0]
-    flat, unravel = ravel(theta, dtype)
-    dflat, _ = ravel(dtheta, dtype)
-    joined = flat.shape[0] <= _FEW or not (is_batched(y0) and not is_batched(theta))
-    times, sizes, saves = jax.lax.stop_gradient((rec.s, rec.h, saves))
+    leaves, treedef = jax.tree.flatten(theta)
+    dleaves = jax.tree.leaves(dtheta, is_leaf=_is_zero)
+    moving = [k for k, d in enumerate(dleaves) if not _is_zero(d)]
+    # Parameters keep their values and dtypes; what is flat is how far they move, from zero.
+    dmoving = [dleaves[k] for k in moving]
+    dflat, unravel = ravel(dmoving, dtype, like=[leaves[k] for k in moving])
+    pull_back = jax.linear_transpose(unravel, jax.ShapeDtypeStruct(dflat.shape, dtype))
+    still = [varying_like(jnp.zeros_like(leaves[k]), leaves[k]) for k in moving]
+    dy0 = jnp.zeros_like(y0) if _is_zero(dy0) else dy0
+
+    def moved(deltas):
+        new = list(leaves)
+        for k, d in zip(moving, deltas, strict=True):
+            new[k] = new[k] + d
+        return jax.tree.unflatten(treedef, new)
+
+    few = dflat.shape[0] <= _FEW or not (is_batched(y0) and not is_batched(theta))
+    # Inside `shard_map` replicated parameters must not become part of what varies.
+    joined = few and not varies(y0)
+    times, sizes = jax.lax.stop_gradient((rec.s, rec.h))
     used = (rec.count + SEGMENT - 1) // SEGMENT
     steps_in = lambda i: jnp.minimum(SEGMENT, rec.count - i * SEGMENT)
 
     # Where each saved row lies: its segment, the step in it, and its weights of the stages.
     inner_times = times[:, None] + jnp.cumsum(sizes, axis=1) - sizes
     behind = lambda begins: jnp.maximum(jnp.sum(begins < saves[:, None], axis=-1) - 1, 0)
-    segment_of = behind(times[None])
+    at_start = saves <= 0
+    segment_of = jnp.where(at_start, -1, behind(times[None]))
     begins = jnp.where(sizes > 0, inner_times, 2)[segment_of]
     local = behind(begins)
     at_h = sizes[segment_of, local]
@@ -150,14 +176,15 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
     # A product with ones and zeros is faster than a scatter, which loops over the rows.
     picks = jax.nn.one_hot(local, SEGMENT, dtype=dtype)
 
-    def phi(y, v, s, h):
-        return method.replay(static.field(unravel(v), rest), s, y, h)
+    def phi(y, deltas, s, h):
+        return method.replay(static.field(moved(deltas), rest), s, y, h)
 
-    def step_jvp(y, s, h, dy, dv):
-        if dv is None:
-            (y1, _), (dy1, dk) = jax.jvp(lambda y: phi(y, flat, s, h), (y,), (dy,))
+    def step_jvp(y, s, h, dy, deltas):
+        if deltas is None:
+            (y1, _), (dy1, dk) = jax.jvp(lambda y: phi(y, still, s, h), (y,), (dy,))
         else:
-            (y1, _), (dy1, dk) = jax.jvp(lambda y, v: phi(y, v, s, h), (y, flat), (dy, dv))
+            step = lambda y, deltas: phi(y, deltas, s, h)
+            (y1, _), (dy1, dk) = jax.jvp(step, (y, still), (dy, deltas))
         return y1, dy1, dk
 
     def put_rows(i, out, dys, dks):
@@ -167,7 +194,7 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
 
     states = jnp.zeros((SEGMENT, n), dtype)
     stages = jnp.zeros((SEGMENT, method.stage_count, n), dtype)
-    states, stages = varying_like((states, stages), rec.starts, flat)
+    states, stages = varying_like((states, stages), rec.starts)
 
     def forwards(_, b):
         dv, dx, dout = unpack(b)
@@ -179,7 +206,7 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
             def one(inner):
                 j, s, y, d, dys, dks = inner
                 dys, h = put(dys, j, d), take(row, j)
-                y, d, dk = step_jvp(y, s, h, d, dv)
+                y, d, dk = step_jvp(y, s, h, d, None if dv is None else unravel(dv))
                 return j + 1, s + h, y, d, dys, put(dks, j, dk)
 
             inner = (jnp.zeros_like(i), take(times, i), take(rec.starts, i), d, states, stages)
@@ -202,7 +229,7 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
             def again(inner):
                 j, s, y, ss, ys = inner
                 ss, ys, h = put(ss, j, s), put(ys, j, y), take(row, j)
-                return j + 1, s + h, phi(y, flat, s, h)[0], ss, ys
+                return j + 1, s + h, phi(y, still, s, h)[0], ss, ys
 
             if rec.states is None:
                 inner = (jnp.zeros_like(i), take(times, i), take(rec.starts, i), 0 * row, states)
@@ -217,12 +244,12 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
                 j, lam, gv = inner
                 s, h, y = take(ss, j), take(row, j), take(ys, j)
                 if gv is None:
-                    _, vjp = jax.vjp(lambda y: phi(y, flat, s, h), y)
+                    _, vjp = jax.vjp(lambda y: phi(y, still, s, h), y)
                     (gy,) = vjp((lam, take(gks, j)))
                 else:
-                    _, vjp = jax.vjp(lambda y, v: phi(y, v, s, h), y, flat)
+                    _, vjp = jax.vjp(lambda y, deltas: phi(y, deltas, s, h), y, still)
                     gy, g = vjp((lam, take(gks, j)))
-                    gv = gv + g
+                    gv = gv + pull_back(g)[0]
                 return j - 1, gy + take(gys, j), gv
 
             inner = (steps_in(i) - 1, lam, gv)
@@ -237,14 +264,14 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
     # Segments behind the last one are skipped; in a batch, behind the last one of all members.
     most = unvmap_max(used)
 
-    def sweep(dv, x, with_theta):
+    def sweep(deltas, x):
         """What the segments make of tangents at their starts: `(tangents at the ends, rows)`."""
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def segment(i, s, y, row, d, out):
             def one(carry, h):
                 s, y, d = carry
-                y1, d1, dk = step_jvp(y, s, h, d, dv if with_theta else None)
+                y1, d1, dk = step_jvp(y, s, h, d, deltas)
                 return (s + h, y1, d1), (d, dk)
 
             (_, _, d), (dys, dks) = jax.lax.scan(one, (s, y, d), row)
@@ -263,11 +290,11 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
 
     def multiply(b):
         dv, x, out = unpack(b)
-        ends, made = sweep(dv, x, joined)
+        ends, made = sweep(unravel(dv) if joined else None, x)
         return pack(dv, jnp.concatenate([x[:1], x[1:] - ends]), out - made)
 
     # One vector, since a part of the right-hand side that is constantly zero can't be transposed.
-    first = flat.shape[0] if joined else 0
+    first = dflat.shape[0] if joined else 0
     second = first + SEGMENTS * n
 
     def pack(v, x, out):
@@ -280,7 +307,9 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
 
     later, out = jnp.zeros((SEGMENTS - 1, n), dtype), jnp.zeros((rows, n), dtype)
     if not joined:
-        later, out = sweep(dflat, jnp.zeros((SEGMENTS, n), dtype) + 0 * dy0[None], True)
-    b = pack(dflat, jnp.concatenate([dy0[None], later]), out)
+        later, out = sweep(dmoving, varying_like(jnp.zeros((SEGMENTS, n), dtype), y0))
+    # Rows at the very start lie in no step: they move with the initial state.
+    out = jnp.where(at_start[:, None], dy0[None], out)
+    b = varying_like(pack(dflat, jnp.concatenate([dy0[None], later]), out), y0, saves)
     _, starts, out = unpack(jax.lax.custom_linear_solve(multiply, b, forwards, backwards))
     return starts, out

@@ -18,7 +18,8 @@ class Solution(eqx.Module):
     - `ys`: the state at these times; each leaf is the leaf of `y0` with a leading time axis.
       After a failure the rest is nan, never inf.
     - `valid`: which of the saved times were reached.
-    - `ok`: whether all were. `result` says why not: `RESULTS[sol.result]` is a text.
+    - `ok`: whether all were. `result` says why not: `RESULTS[sol.result]` is a text, or for an
+      ensemble an array of texts.
     - `stats`: `accepted` and `rejected` steps, `evaluations` of the vector field (-1 where an
       implicit method doesn't count them), and `reached` and `last_step`: the time reached and the
       size of the last step tried.

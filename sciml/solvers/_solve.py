@@ -7,7 +7,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._compat import is_eager
+from .._compat import is_eager, varies
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from .._results import RESULTS
@@ -41,7 +41,8 @@ def solve(
 
     Every JAX transformation may surround it. Called with concrete values it compiles once per
     `fn`, shapes and options: a new parameter value, tolerance or an equal module compiles
-    nothing new, but a fresh `lambda` is a new function.
+    nothing new, but a fresh `lambda` is a new function. As with `jax.jit`, what `fn` reads from
+    around it must not change between calls: pass what changes as `args` or as a field of a module.
 
     ```python
     import jax.numpy as jnp
@@ -115,7 +116,8 @@ def solve(
 
     sol = run(chosen)
     if not eager:
-        if throw:
+        # Inside `shard_map` nothing can be raised; the rows of a failed solve are nan.
+        if throw and not varies(sol.ok):
             ys = eqx.error_if(sol.ys, ~sol.ok, _STATIC_ADVICE)
             sol = eqx.tree_at(lambda s: s.ys, sol, ys)
         return sol
