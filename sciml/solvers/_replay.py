@@ -290,7 +290,7 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
 
     def multiply(b):
         dv, x, out = unpack(b)
-        ends, made = sweep(unravel(dv) if joined else None, x)
+        ends, made = sweep(None if dv is None else unravel(dv), x)
         return pack(dv, jnp.concatenate([x[:1], x[1:] - ends]), out - made)
 
     # One vector, since a part of the right-hand side that is constantly zero can't be transposed.

@@ -189,18 +189,18 @@ bad_problems = [
         "'birth' is -1, but `scale='log'` needs positive",
     ),
     ({"free": {"birth": fit.Free(init=np.nan)}}, ValueError, "'birth' is nan, not finite"),
-    ({"y0": jnp.ones(3)}, ValueError, r"data have 2 columns \(y0, y1\), but the state.*\(3,\)"),
-    ({"columns": 1}, ValueError, r"data have 1 columns.*Pass `observe=lambda t, y, args: …`"),
+    ({"y0": jnp.ones(3)}, ValueError, r"data have 2 columns \(obs0, obs1\), but the state.*\(3,\)"),
+    ({"columns": 1}, ValueError, r"data have 1 column .*Pass `observe=lambda t, y, args: …`"),
     (
         {"observe": lambda t, y, args: y[0]},
         ValueError,
-        r"`observe` returns shape \(\)",
+        r"`observe` returns shape \(1,\)",
     ),
-    ({"model": only_the_first}, ValueError, r"must return the shapes of `y0`, \(2,\).*\(1,\)"),
+    ({"model": only_the_first}, ValueError, r"returned shape \(1,\) for `y0` of shape \(2,\)"),
     (
         {"model": lambda t, y, args: (y[0], y[1])},
         ValueError,
-        "must return the shapes of `y0`",
+        "must return the structure of `y0`",
     ),
     ({"y0": "two"}, TypeError, "`y0` must be a number, an array or a pytree"),
     ({"y0": ()}, ValueError, "`y0` has no arrays"),
@@ -216,7 +216,7 @@ bad_problems = [
         "A prior needs to know how noisy the data are.*give `sigma`",
     ),
     ({"noise": fit.noise.Normal([0.1, 0.2, 0.3])}, ValueError, r"sigma.*shape \(3,\)"),
-    ({"solve": fit.Solve(rtol=-1e-3)}, ValueError, "`rtol` must be positive"),
+    ({"solve": fit.Solve(rtol=-1e-3)}, ValueError, "`rtol` must be finite and not negative"),
 ]
 
 

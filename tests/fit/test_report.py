@@ -59,10 +59,21 @@ def test_the_table_of_the_text(result):
 def test_the_head_and_the_statistics(result):
     first, second, third = str(result).splitlines()[:3]
     assert first.startswith("Fit of Decay   converged in 6 steps")
-    assert "data 10   free 2" in second and "chi2 0.00441365" in second and "AIC" in second
+    assert "data 10   free 2" in second and "RSS 0.00441365" in second and "AIC" in second
     assert "noise Normal, sigma from residuals = 0.02349" in third
     assert "Tsit5 on 4 fixed steps" in third and "float64" in third
     assert "intervals: from the curvature at the optimum" in str(result)
+
+
+def test_a_poor_fit_and_what_is_held_fixed_are_said(result):
+    tight = dataclasses.replace(
+        result, statistics=result.statistics | {"sigma": "given", "reduced chi2": 19.4}
+    )
+    assert "! reduced chi2 is 19.4: the model does not describe the data" in str(tight)
+    polished = dataclasses.replace(result, problem=result.problem.fix("k"))
+    assert "! k had been free and is held fixed: the error bars hold only for" in "\n".join(
+        f"! {w}" for w in warnings(polished)
+    )
 
 
 def test_trouble_comes_first(result):

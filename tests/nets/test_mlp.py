@@ -109,7 +109,8 @@ def test_serialisation(tmp_path):
 def test_bad_sizes(name, value, least):
     sizes = {"in_size": 2, "out_size": 3, "width": 5, "depth": 2, name: value}
     with pytest.raises(
-        ValueError, match=f"`{name}` must be an integer of at least {least}, but got"
+        ValueError,
+        match=f"`{name}` must be (a positive integer|an integer of at least {least}), but got",
     ):
         mlp(**sizes)
 

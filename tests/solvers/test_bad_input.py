@@ -125,7 +125,7 @@ def test_a_method_without_an_error_estimate_is_refused_by_solve():
 @pytest.mark.parametrize("name", ["rtol", "atol"])
 @pytest.mark.parametrize("value", [-1e-6, np.nan, np.inf, np.array([1e-3, -1.0])], ids=str)
 def test_tolerances(name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be positive and finite, but got"):
+    with pytest.raises(ValueError, match=f"`{name}` must be finite and not negative, but got"):
         solvers.solve(decay, Y, TS, 1.0, **{name: value})
 
 
