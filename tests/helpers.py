@@ -6,6 +6,7 @@ gradients and Hessians alike.
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -154,3 +155,34 @@ def observed_order(method, problem: Problem, steps=(16, 32)) -> float:
     """The slope of the global error against the step size, on logarithmic axes."""
     errors = [global_error(method, problem, n) for n in steps]
     return math.log(errors[0] / errors[1]) / math.log(steps[1] / steps[0])
+
+
+COLLECTIVES = re.compile(
+    r"\b(all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast)"
+)
+
+
+def loop_bodies(hlo: str) -> dict[str, str]:
+    """The text of every computation that runs inside a `while`, with all that it calls."""
+    computations, name = {}, None
+    for line in hlo.splitlines():
+        if opening := re.match(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            name = opening[1]
+            computations[name] = ""
+        elif name is not None:
+            computations[name] += line + "\n"
+    calls = re.compile(
+        r"(?:body|condition|to_apply|calls|branch_computations)=\{?%?([\w.\-]+)((?:, %?[\w.\-]+)*)"
+    )
+
+    def reach(name, seen):
+        if name in seen or name not in computations:
+            return seen
+        seen.add(name)
+        for first, others in calls.findall(computations[name]):
+            for callee in [first, *re.findall(r"[\w.\-]+", others)]:
+                reach(callee, seen)
+        return seen
+
+    bodies = re.findall(r"(?:body|condition)=%?([\w.\-]+)", hlo)
+    return {body: "".join(computations[c] for c in reach(body, set())) for body in bodies}

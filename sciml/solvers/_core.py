@@ -77,7 +77,7 @@ def solve_core(
     saves = elapsed / span
     ordered = jnp.all(saves[1:] >= saves[:-1])
     # Rounding must not put a row behind the end.
-    saves = jnp.minimum(saves, 1)
+    saves = jnp.where(saves > 1, jnp.ones_like(saves), saves)
     field, flat, unravel = flatten_field(fn, y0, args, t0, span)
     record = None
     if steps is not None:

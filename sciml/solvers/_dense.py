@@ -48,7 +48,9 @@ def _elapsed(t: ArrayLike, origin: Array) -> Array:
 def _within(s: Array, reached: Array) -> tuple[Array, Array]:
     """Whether `s` was solved, up to rounding, and the nearest point that was."""
     slack = 8 * jnp.finfo(s.dtype).eps * jnp.maximum(reached, 1)
-    return (s >= -slack) & (s <= reached + slack), jnp.clip(s, jnp.zeros_like(s), reached)
+    # `where`, not `clip`: at a tie the derivative is that of `s`.
+    near = jnp.where(s > reached, reached, jnp.where(s < 0, jnp.zeros_like(s), s))
+    return (s >= -slack) & (s <= reached + slack), near
 
 
 @eqx.filter_jit

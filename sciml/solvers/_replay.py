@@ -146,7 +146,7 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
     # Parameters keep their values and dtypes; what is flat is how far they move, from zero.
     dmoving = [dleaves[k] for k in moving]
     dflat, unravel = ravel(dmoving, dtype, like=[leaves[k] for k in moving])
-    pull_back = jax.linear_transpose(unravel, jax.ShapeDtypeStruct(dflat.shape, dtype))
+    pull_back = jax.linear_transpose(unravel, varying_like(jnp.zeros_like(dflat), y0))
     still = [varying_like(jnp.zeros_like(leaves[k]), leaves[k]) for k in moving]
     dy0 = jnp.zeros_like(y0) if _is_zero(dy0) else dy0
 
@@ -156,9 +156,15 @@ def _at_fixed_fractions(static, primals, tangents, rec: Record):
             new[k] = new[k] + d
         return jax.tree.unflatten(treedef, new)
 
+    if varies(y0) and not all(varies(leaves[k]) for k in moving):
+        raise ValueError(
+            "Inside `jax.shard_map`, the derivative of an adaptive solve by parameters that all "
+            "devices share is not supported: its sum over the devices would be taken inside a loop. "
+            "Let them vary first, by `jax.lax.pcast(parameter, axis_name, to='varying')`, or use fixed "
+            "steps (`steps=`)."
+        )
     few = dflat.shape[0] <= _FEW or not (is_batched(y0) and not is_batched(theta))
-    # Inside `shard_map` replicated parameters must not become part of what varies.
-    joined = few and not varies(y0)
+    joined = few
     times, sizes = jax.lax.stop_gradient((rec.s, rec.h))
     used = (rec.count + SEGMENT - 1) // SEGMENT
     steps_in = lambda i: jnp.minimum(SEGMENT, rec.count - i * SEGMENT)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._compat import varying_like
 from ._explicit import table
 from ._linear import factorise
 from ._method import AbstractMethod
@@ -25,7 +26,7 @@ _A5 = [
 _A = table(
     [
         [3.0],
-        [2.849394379747939, 0.45842204463923],
+        [2.849394379747939, 0.45842242204463923],
         [-6.954028509809101, 2.489845061869568, -10.358996098473584],
         [2.8029986275628964, 0.5072464736228206, -0.3988312541770524, -0.04721187230404641],
         _A5,
@@ -131,9 +132,11 @@ class Rodas5P(AbstractMethod):
     def replay(self, field, s, y, h):
         dtype, n = y.dtype, y.shape[0]
         f, slope = jax.linearize(field, s, y)
-        along = lambda e: slope(jnp.zeros_like(s), e)
-        jacobian = jax.vmap(along, out_axes=1)(jnp.eye(n, dtype=dtype))
-        by_time = slope(jnp.ones_like(s), jnp.zeros_like(y))
+        # Constants must vary like the data inside `shard_map`.
+        like = lambda x: varying_like(x, y, s, h)
+        along = lambda e: slope(like(jnp.zeros_like(s)), e)
+        jacobian = jax.vmap(along, out_axes=1)(like(jnp.eye(n, dtype=dtype)))
+        by_time = slope(like(jnp.ones_like(s)), like(jnp.zeros_like(y)))
         # An unused row of a record has h = 0: it must do nothing, with finite numbers.
         used = h > 0
         h_y = jnp.where(used, h, jnp.ones_like(h)).astype(dtype)
@@ -148,7 +151,7 @@ class Rodas5P(AbstractMethod):
 
         # The first stage's field is known from the linearisation.
         first = solve(f + _GAMMA * h_y * by_time)
-        stages = jnp.concatenate([first[None], jnp.zeros((7, n), dtype)])
+        stages = like(jnp.concatenate([first[None], jnp.zeros((7, n), dtype)]))
         stages = jax.lax.fori_loop(1, 8, stage, stages)
         stages = jnp.where(used, stages, jnp.zeros_like(stages))
         return y + jnp.asarray(_B, dtype) @ stages, stages

@@ -121,8 +121,8 @@ def test_stability_function():
     assert np.abs(R((x[:, None] + 1j * y[None, ::20]).ravel())).max() <= 1 + 1e-12
     assert abs(_stability(jnp.array(-1e8 + 0j))) < 1e-6
     # Of order 5: R(z) - exp(z) is C z^6.
-    errors = np.abs(R(np.array([-0.2 + 0j, -0.1 + 0j])) - np.exp([-0.2, -0.1]))
-    np.testing.assert_allclose(np.log2(errors[0] / errors[1]), 6, atol=0.3)
+    errors = np.abs(np.asarray(R(np.array([-0.2 + 0j, -0.1 + 0j]))) - np.exp([-0.2, -0.1]))
+    assert 5.7 < np.log2(errors[0] / errors[1]) < 7
 
 
 @pytest.mark.parametrize("name", ["logistic", "forced", "bell"])
