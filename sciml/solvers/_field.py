@@ -39,7 +39,8 @@ class FlatField(eqx.Module):
     def __call__(self, s: Array, y: Array) -> Array:
         theta, rest = iter(self.theta), iter(self.rest)
         consts = [next(theta) if inexact else next(rest) for inexact in self.is_theta]
-        (dy,) = eval_jaxpr(self.jaxpr, consts, self.t0 + s * self.span, y)
+        t = varying_like(self.t0 + s * self.span, y)  # as it was when the field was traced
+        (dy,) = eval_jaxpr(self.jaxpr, consts, t, y)
         return self.span.astype(dy.dtype) * dy
 
 
