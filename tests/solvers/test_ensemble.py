@@ -1,14 +1,12 @@
 """Many members at once: each equals its single solve, on one device and on several."""
 
-import re
-
 import diffrax
 import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import decay
+from helpers import COLLECTIVES, decay, loop_bodies
 
 from sciml import RESULTS, solvers
 
@@ -234,37 +232,6 @@ def test_an_array_in_the_field_is_shared():
         Field(jnp.array(2.0)), jnp.ones(1), TS, ks, in_axes=(None, None, 0), steps=20, mesh=mesh
     )
     np.testing.assert_allclose(run(auto()).ys[:, -1, 0], np.exp(-2 * ks), rtol=1e-6)
-
-
-COLLECTIVES = re.compile(
-    r"\b(all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute|collective-broadcast)"
-)
-
-
-def loop_bodies(hlo: str) -> dict[str, str]:
-    """The text of every computation that runs inside a `while`, with all that it calls."""
-    computations, name = {}, None
-    for line in hlo.splitlines():
-        if opening := re.match(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
-            name = opening[1]
-            computations[name] = ""
-        elif name is not None:
-            computations[name] += line + "\n"
-    calls = re.compile(
-        r"(?:body|condition|to_apply|calls|branch_computations)=\{?%?([\w.\-]+)((?:, %?[\w.\-]+)*)"
-    )
-
-    def reach(name, seen):
-        if name in seen or name not in computations:
-            return seen
-        seen.add(name)
-        for first, others in calls.findall(computations[name]):
-            for callee in [first, *re.findall(r"[\w.\-]+", others)]:
-                reach(callee, seen)
-        return seen
-
-    bodies = re.findall(r"(?:body|condition)=%?([\w.\-]+)", hlo)
-    return {body: "".join(computations[c] for c in reach(body, set())) for body in bodies}
 
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["value", "gradient"])
