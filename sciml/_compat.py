@@ -1,7 +1,7 @@
 """The one place that touches private or version-dependent parts of other packages."""
 
 import jax
-from equinox.internal import unvmap_max as _unvmap_max
+from equinox.internal import unvmap_any as _unvmap_any
 from jax._src import core as _core  # `trace_state_clean` left the public namespace
 from jax._src.interpreters.batching import BatchTracer as _BatchTracer
 
@@ -48,9 +48,9 @@ def eval_jaxpr(jaxpr, consts, *args):
     return _core.eval_jaxpr(jaxpr, consts, *args)
 
 
-def unvmap_max(x):
-    """The maximum over all members of a surrounding `jax.vmap`, the same for each of them."""
-    return _unvmap_max(x)
+def unvmap_any(x):
+    """Whether `x` holds for any member of a surrounding `jax.vmap`, the same for each of them."""
+    return _unvmap_any(x)
 
 
 def is_batched(tree) -> bool:

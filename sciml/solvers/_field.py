@@ -13,7 +13,6 @@ negative span, and float32 far from zero keeps its resolution.
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,7 +28,7 @@ class FlatField(eqx.Module):
     - `theta`: floating-point operands; `rest`: all others.
     """
 
-    jaxpr: Any = eqx.field(static=True)
+    fn: Callable = eqx.field(static=True)
     is_theta: tuple[bool, ...] = eqx.field(static=True)
     theta: list[Array]
     rest: list[Array]
@@ -40,7 +39,7 @@ class FlatField(eqx.Module):
         theta, rest = iter(self.theta), iter(self.rest)
         consts = [next(theta) if inexact else next(rest) for inexact in self.is_theta]
         t = varying_like(self.t0 + s * self.span, y)  # as it was when the field was traced
-        (dy,) = eval_jaxpr(self.jaxpr, consts, t, y)
+        (dy,) = self.fn(consts, t, y)
         return self.span.astype(dy.dtype) * dy
 
 
@@ -68,7 +67,7 @@ def flatten_field(
     is_theta = tuple(bool(jnp.issubdtype(jnp.result_type(c), jnp.inexact)) for c in closed.consts)
     pairs = list(zip(closed.consts, is_theta, strict=True))
     field = FlatField(
-        jaxpr=closed.jaxpr,
+        fn=jax.jit(lambda consts, t, y: eval_jaxpr(closed.jaxpr, consts, t, y)),
         is_theta=is_theta,
         theta=[jnp.asarray(c) for c, inexact in pairs if inexact],
         rest=[c for c, inexact in pairs if not inexact],

@@ -1,9 +1,13 @@
 """The adaptive loop: steps under error control, on normalised time `s` in [0, 1].
 
-`integrate` keeps nothing but the last step: between two save times it runs a plain
-`while_loop`, then reads the dense output off the last step, so that saving costs the steps
-nothing. `record` keeps what derivatives need instead (see `_replay.py`): the sizes of all
-accepted steps and every `SEGMENT`-th state.
+`integrate` keeps nothing but the last step, and reads saved rows off its dense output. `record`
+keeps what derivatives need instead (see `_replay.py`): the sizes of all accepted steps and every
+`SEGMENT`-th state.
+
+Under `jax.vmap` the members march in lockstep: the loops go on while *any* member does, a
+condition that is not batched, so that JAX doesn't copy every carried buffer at every turn to keep
+those of the finished members. What has come to its end stays as it is by `where` on single
+states, and writes what nobody wants into a spare row.
 """
 
 import equinox as eqx
@@ -11,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._compat import varying_like
+from .._compat import unvmap_any, varying_like
 
 
 # What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
@@ -20,6 +24,8 @@ RECORD_FULL, UNORDERED_TIMES = 5, 6
 
 SEGMENT = 32  # accepted steps between two recorded states
 SEGMENTS = 128  # recorded states at most
+KEPT = 16  # segments of which all states are kept, for states of up to KEPT_SIZE numbers
+KEPT_SIZE = 512
 
 
 class Tolerances(eqx.Module):
@@ -48,6 +54,12 @@ class State(eqx.Module):
 def put(x: Array, i: Array, row: Array) -> Array:
     """`x` with one row replaced, in place; `x.at[i].set` would be a scatter, which is slow."""
     return jax.lax.dynamic_update_index_in_dim(x, row, i, 0)
+
+
+def put2(x: Array, i: Array, k: Array, row: Array) -> Array:
+    """The same for the row `x[i, k]`."""
+    zeros = (jnp.zeros_like(i),) * (x.ndim - 2)
+    return jax.lax.dynamic_update_slice(x, row[None, None], (i, k, *zeros))
 
 
 def take(x: Array, i: Array) -> Array:
@@ -101,8 +113,8 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     )
 
 
-def attempt(method, field, tol: Tolerances, c: State) -> State:
-    """Tries one step; keeps it if its error is within the tolerances."""
+def attempt(method, field, tol: Tolerances, c: State, on: Array) -> State:
+    """Tries one step, if it is `on`; keeps it if its error is within the tolerances."""
     eps = float(jnp.finfo(c.s.dtype).eps)
     final = c.s + c.h * (1 + 1e-6) >= 1  # no sliver of a step is left for the end
     h = jnp.where(final, 1 - c.s, c.h)
@@ -119,62 +131,88 @@ def attempt(method, field, tol: Tolerances, c: State) -> State:
     # `~(a > b)`, since a step size of nan is a collapse, too.
     collapsed = ~ok & ~(h_next > jnp.maximum(4 * eps * c.s, eps**2))
     collapsed = collapsed | (ok & ~final & (c.s + h == c.s))
-    attempted = c.attempted + 1
+    one = lambda flag: jnp.where(flag, 1, 0).astype(jnp.result_type(int))
+    attempted = c.attempted + one(on)
     status = jnp.where(
         collapsed,
         jnp.where(finite, COLLAPSED, NONFINITE_FIELD),
         jnp.where((attempted >= tol.max_steps) & ~(ok & final), OUT_OF_STEPS, c.status),
     ).astype(jnp.result_type(int))
-    keep = lambda new, old: jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, old)
-    s_next = jnp.where(final, jnp.ones_like(c.s), c.s + h)
+    ok = ok & on
+    keep = lambda new, old: jnp.where(ok, new, old)
     return State(
-        s=keep(s_next, c.s),
+        s=keep(jnp.where(final, jnp.ones_like(c.s), c.s + h), c.s),
         y=keep(y, c.y),
         f=keep(f, c.f) if method.shares_last_stage else None,
-        h=h_next,
+        h=jnp.where(on, h_next, c.h),
         s_last=keep(c.s, c.s_last),
         y_last=keep(c.y, c.y_last),
         h_last=keep(h, c.h_last),
-        h_tried=h,
+        h_tried=jnp.where(on, h, c.h_tried),
         stages=keep(stages, c.stages),
         attempted=attempted,
-        accepted=c.accepted + jnp.where(ok, 1, 0).astype(jnp.result_type(int)),
-        status=status,
+        accepted=c.accepted + one(ok),
+        status=jnp.where(on, status, c.status),
     )
 
 
-def goes_on(c: State) -> Array:
-    return (c.status == RUNNING) & (c.s < 1)
+def goes_on(c: State, rows) -> Array:
+    """Whether a member has not come to its end yet."""
+    # `s < 1` as well: a row that can't come, for times out of order, must not be waited for.
+    return (c.status == RUNNING) & (c.s < 1) & (rows.next < rows.ys.shape[0] - 1)
 
 
-def step_and_save(method, field, tol: Tolerances, saves, c: State, ys, j):
-    """Tries a step, then saves what lies inside it: `ys[j]` is the next row to come."""
-    c = attempt(method, field, tol, c)
+class Rows(eqx.Module):
+    """What is saved: `ys[:next]` so far, the rest room; one row more takes what nobody wants.
 
-    def save(carry):
-        ys, j = carry
-        theta = (take(saves, j) - c.s_last) / c.h_last
-        return put(ys, j, c.y_last + method.weights(theta) @ c.stages), j + 1
+    - `slots`, `fractions`: of a recorded solve, the step in which each row lies, -1 for the
+      start, and where in it.
+    """
 
-    def due(carry):
-        j = carry[1]
-        return (j < saves.shape[0]) & (take(saves, j) <= c.s)
-
-    ys, j = jax.lax.while_loop(due, save, (ys, j))
-    return c, ys, j
+    ys: Float[Array, "row_and_one n"]
+    next: Int[Array, ""]
+    slots: Int[Array, " row_and_one"] | None = None
+    fractions: Float[Array, " row_and_one"] | None = None
 
 
-def first_rows(state: State, saves):
-    """Room for the saved rows, those at the very start filled in, and how many these are."""
-    ys = jnp.broadcast_to(state.y, (saves.shape[0], *state.y.shape)) + 0
-    j = jnp.sum(saves <= 0).astype(jnp.result_type(int))
-    return ys, varying_like(jnp.where(state.status == NONFINITE_START, 0, j), state.h, saves)
+def first_rows(state: State, saves, recorded: bool = False) -> Rows:
+    """Room for the saved rows, those at the very start filled in."""
+    rows = saves.shape[0] + 1
+    integer = jnp.result_type(int)
+    there = jnp.sum(saves <= 0).astype(integer)
+    like = lambda x: varying_like(x, state.h, saves)
+    return Rows(
+        jnp.broadcast_to(state.y, (rows, *state.y.shape)) + 0,
+        like(jnp.where(state.status == NONFINITE_START, 0, there)),
+        like(jnp.full((rows,), -1, integer)) if recorded else None,
+        like(jnp.zeros((rows,), saves.dtype)) if recorded else None,
+    )
 
 
-def finish(state: State, ys, j):
+def save(method, saves, c: State, rows: Rows, slot=None) -> Rows:
+    """Fills in the rows that lie in the last step."""
+    count = saves.shape[0]
+
+    def due(rows):
+        return (rows.next < count) & (take(saves, rows.next) <= c.s)
+
+    def one(rows):
+        on = due(rows)
+        at = jnp.where(on, rows.next, count)
+        theta = (take(saves, rows.next) - c.s_last) / c.h_last
+        ys = put(rows.ys, at, c.y_last + method.weights(theta) @ c.stages)
+        following = jnp.where(on, rows.next + 1, rows.next)
+        if slot is None:
+            return Rows(ys, following)
+        return Rows(ys, following, put(rows.slots, at, slot), put(rows.fractions, at, theta))
+
+    return jax.lax.while_loop(lambda rows: unvmap_any(due(rows)), one, rows)
+
+
+def finish(state: State, rows: Rows):
     """Rows that were not reached become the last state times nan."""
-    valid = jnp.arange(ys.shape[0]) < j
-    return jnp.where(valid[:, None], ys, jnp.nan * state.y[None]), valid
+    valid = jnp.arange(rows.ys.shape[0] - 1) < rows.next
+    return jnp.where(valid[:, None], rows.ys[:-1], jnp.nan * state.y[None]), valid
 
 
 def integrate(method, field, y0, saves, tol: Tolerances):
@@ -185,89 +223,81 @@ def integrate(method, field, y0, saves, tol: Tolerances):
     `(ys, valid, State)`; rows that were not reached are the last state times nan.
     """
     c = start(method, field, y0, tol)
-    ys, j = first_rows(c, saves)
-    # `s < 1` as well: a row that can't come, for times out of order, must not be waited for.
-    going = lambda carry: goes_on(carry[0]) & (carry[2] < saves.shape[0])
-    one = lambda carry: step_and_save(method, field, tol, saves, *carry)
-    c, ys, j = jax.lax.while_loop(going, one, (c, ys, j))
-    return *finish(c, ys, j), c
+
+    def one(carry):
+        c, rows = carry
+        c = attempt(method, field, tol, c, goes_on(c, rows))
+        return c, save(method, saves, c, rows)
+
+    going = lambda carry: unvmap_any(goes_on(*carry))
+    c, rows = jax.lax.while_loop(going, one, (c, first_rows(c, saves)))
+    return *finish(c, rows), c
 
 
 class Record(eqx.Module):
-    """What derivatives need of a solve.
+    """What derivatives need of a solve: its accepted steps, in segments of `SEGMENT`.
 
-    - `starts`: states at the beginning of the segments; unused rows hold `y0`, where the field is
-      finite, unlike at zero.
-    - `s`: the times there. `h`: sizes of the accepted steps; unused ones are zero.
-    - `states`: all states, if they are small enough to be kept.
-    - `count`: how many steps there are.
+    The members of a batch share the slots of their record: one that rejects a step, or has come
+    to its end, has a step of size zero there.
+
+    - `starts`, `s`: states and times at the beginning of the segments.
+    - `h`: sizes of the steps.
+    - `states`: the state before each step of the first segments, if they are small enough.
+    - `count`: how many slots are used. Unused ones hold a state where the field is finite, and
+      steps of size zero.
+    - `rows`, `slots`, `fractions`: how many rows were reached, the slot of each (-1 at the
+      start), and where in its step it lies.
     """
 
     starts: Float[Array, "segment n"]
     s: Float[Array, " segment"]
     h: Float[Array, "segment step"]
-    states: Float[Array, "segment step n"] | None
+    states: Float[Array, "kept step n"] | None
     count: Int[Array, ""]
+    rows: Int[Array, ""]
+    slots: Int[Array, " row"]
+    fractions: Float[Array, " row"]
 
 
 def record(method, field, y0, saves, tol: Tolerances):
     """`integrate`, which also writes the steps down.
-
-    The loop over segments carries the long buffers and the loop over steps only short ones: under
-    `jax.vmap` a loop's carry is copied at every turn.
 
     **Returns:**
 
     `(Record, ys, valid, State)`.
     """
     c = start(method, field, y0, tol)
-    ys, j = first_rows(c, saves)
-    like = lambda x: varying_like(x, c.h)
-    n, dtype, rows = y0.shape[0], y0.dtype, saves.shape[0]
-    stored = keeps_all(n)
-    empty_sizes = like(jnp.zeros((SEGMENT,), dtype))
-    empty_states = jnp.broadcast_to(y0, (SEGMENT if stored else 1, n)) + 0
+    rows = first_rows(c, saves, recorded=True)
+    n, dtype = y0.shape[0], y0.dtype
+    filled = lambda shape, x: jnp.broadcast_to(varying_like(jnp.asarray(x, dtype), c.h), shape) + 0
+    steps = (
+        filled((SEGMENTS, n), y0),
+        filled((SEGMENTS,), 1.0),
+        filled((SEGMENTS, SEGMENT), 0.0),
+        filled((KEPT + 1, SEGMENT, n), y0) if n <= KEPT_SIZE else None,
+    )
+    count = varying_like(jnp.zeros((), jnp.result_type(int)), c.h)
 
-    def segment(carry):
-        i, c, ys, j, rec = carry
-        rec = Record(put(rec.starts, i, c.y), put(rec.s, i, c.s), rec.h, rec.states, c.accepted)
-
-        def one(inner):
-            c, ys, j, sizes, states = inner
-            k = c.accepted - i * SEGMENT
-            states = put(states, k, c.y) if stored else states
-            c, ys, j = step_and_save(method, field, tol, saves, c, ys, j)
-            # after a rejected step `k` comes again and overwrites this
-            return c, ys, j, put(sizes, k, c.h_last), states
-
-        def going(inner):
-            c, _, j, *_ = inner
-            return goes_on(c) & (j < rows) & (c.accepted < (i + 1) * SEGMENT)
-
-        inner = (c, ys, j, empty_sizes, empty_states)
-        c, ys, j, sizes, states = jax.lax.while_loop(going, one, inner)
-        all_states = rec.states if rec.states is None else put(rec.states, i, states)
-        rec = Record(rec.starts, rec.s, put(rec.h, i, sizes), all_states, c.accepted)
-        return i + 1, c, ys, j, rec
+    def one(carry):
+        before, rows, (starts, s, h, states), count = carry
+        i, k = count // SEGMENT, count % SEGMENT
+        c = attempt(method, field, tol, before, goes_on(before, rows))
+        stepped = c.accepted > before.accepted
+        rows = save(method, saves, c, rows, count)
+        # Where nobody stepped the next attempt overwrites this.
+        h = put2(h, i, k, jnp.where(stepped, c.h_last, 0))
+        starts = put(starts, i, jnp.where(k == 0, before.y, take(starts, i)))
+        s = put(s, i, jnp.where(k == 0, before.s, take(s, i)))
+        if states is not None:
+            states = put2(states, jnp.minimum(i, KEPT), k, before.y)
+        return c, rows, (starts, s, h, states), jnp.where(unvmap_any(stepped), count + 1, count)
 
     def going(carry):
-        i, c, _, j, _ = carry
-        return goes_on(c) & (j < rows) & (i < SEGMENTS)
+        c, rows, _, count = carry
+        return unvmap_any(goes_on(c, rows)) & (count < SEGMENTS * SEGMENT)
 
-    rec = Record(
-        starts=jnp.broadcast_to(y0, (SEGMENTS, n)) + 0,
-        s=like(jnp.ones((SEGMENTS,), dtype)),
-        h=like(jnp.zeros((SEGMENTS, SEGMENT), dtype)),
-        states=jnp.broadcast_to(y0, (SEGMENTS, *empty_states.shape)) + 0 if stored else None,
-        count=c.accepted,
-    )
-    first = like(jnp.zeros((), jnp.result_type(int)))
-    _, c, ys, j, rec = jax.lax.while_loop(going, segment, (first, c, ys, j, rec))
-    full = goes_on(c) & (j < rows)
-    c = eqx.tree_at(lambda c: c.status, c, jnp.where(full, RECORD_FULL, c.status))
-    return rec, *finish(c, ys, j), c
-
-
-def keeps_all(n: int) -> bool:
-    """Whether all states are kept, not only the first of each segment: up to 16 MB."""
-    return n <= 512
+    c, rows, steps, count = jax.lax.while_loop(going, one, (c, rows, steps, count))
+    rec = Record(*steps, count, rows.next, rows.slots[:-1], rows.fractions[:-1])
+    status = jnp.where(goes_on(c, rows), RECORD_FULL, c.status)
+    c = eqx.tree_at(lambda c: c.status, c, status)
+    return rec, *finish(c, rows), c

@@ -9,7 +9,7 @@ import scipy.linalg
 from helpers import problem
 
 from sciml import solvers
-from sciml.solvers import _loop, _replay, _stiffness
+from sciml.solvers import _loop, _stiffness, _tangents
 from sciml.solvers._linear import factorise
 
 
@@ -40,27 +40,30 @@ def derivatives(f, p):
 
 
 @twice_as_slow
-def test_states_are_recomputed_where_they_are_not_kept(method, monkeypatch):
+@pytest.mark.parametrize("kept", [{"KEPT_SIZE": 0}, {"KEPT": 1}], ids=["none", "one segment"])
+def test_states_are_recomputed_where_they_are_not_kept(method, kept, monkeypatch):
     y0, ts, p = jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0, 6.0]), jnp.array([2.0, 0.8])
-    count = []
-    monkeypatch.setattr(_loop, "keeps_all", lambda n: count.append(n))  # not
+    steps = []
+    for name, value in kept.items():
+        monkeypatch.setattr(_loop, name, value)
+        monkeypatch.setattr(_tangents, name, value, raising=False)
 
     def f(p):
         sol = solvers.solve(turning, y0, ts, p, method=method, **TIGHT)
-        jax.debug.callback(count.append, sol.stats["accepted"])
+        jax.debug.callback(steps.append, sol.stats["accepted"])
         return jnp.sum(sol.ys[:, 0])
 
     exact = lambda p: jnp.sum(jax.vmap(turned, (0, None, None))(ts, y0, p)[:, 0])
     got, want = derivatives(f, p), derivatives(exact, p)
     jax.effects_barrier()
-    assert count[0] == 2 and count[-1] > 2 * _loop.SEGMENT  # asked, and several segments
+    assert steps[-1] > 2 * _loop.SEGMENT  # several segments
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-4)
 
 
 def test_many_unknowns():
     n = 600
-    assert not _loop.keeps_all(n)
+    assert n > _loop.KEPT_SIZE
     k = jnp.linspace(0.1, 2.0, n)
     f = lambda k: solvers.solve(helpers.decay, jnp.ones(n), jnp.array([0.0, 1.0]), k, **TIGHT).ys[
         -1
@@ -75,9 +78,9 @@ def test_parameters_shared_by_a_batch(method, monkeypatch):
     y0s, p = jnp.array([[1.0, 1.0], [2.0, 0.5], [0.7, 3.0]]), jnp.array([1.0, 0.6])
     ts = jnp.array([0.0, 0.7, 2.0])
     seen = []
-    is_batched = _replay.is_batched
-    monkeypatch.setattr(_replay, "is_batched", lambda x: seen.append(is_batched(x)) or seen[-1])
-    monkeypatch.setattr(_replay, "_FEW", 0)
+    is_batched = _tangents.is_batched
+    monkeypatch.setattr(_tangents, "is_batched", lambda x: seen.append(is_batched(x)) or seen[-1])
+    monkeypatch.setattr(_tangents, "_FEW", 0)
 
     def f(p):
         run = lambda y0: solvers.solve(turning, y0, ts, p, method=method, **TIGHT).ys

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sciml import solvers
-from sciml.solvers import _loop, _replay
+from sciml.solvers import _loop, _tangents
 
 
 methods = pytest.mark.parametrize("method", helpers.adaptive_methods, ids=helpers.name)
@@ -221,7 +221,7 @@ def test_a_failed_solve_has_no_gradient(method):
 @twice_as_slow
 def test_more_steps_than_the_record_holds(method, monkeypatch):
     monkeypatch.setattr(_loop, "SEGMENTS", 2)
-    monkeypatch.setattr(_replay, "SEGMENTS", 2)
+    monkeypatch.setattr(_tangents, "SEGMENTS", 2)
 
     def f(w, rtol):
         fn = lambda t, y, w: jnp.stack([w * y[1], -w * y[0]])

@@ -1,0 +1,98 @@
+"""A batch of solves under `jax.vmap`: one loop for all, without copies of what it carries."""
+
+import helpers
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend import core
+
+from sciml import solvers
+
+
+methods = pytest.mark.parametrize(
+    "method",
+    [solvers.Tsit5(), pytest.param(solvers.Rodas5P(), marks=pytest.mark.slow)],
+    ids=helpers.name,
+)
+RATES = jnp.array([0.1, 30.0, -3.0])  # different numbers of steps
+TIMES = jnp.array([[0.0, 0.0, 0.5, 2.0], [0.0, 0.01, 0.02, 0.1], [1.0, 0.7, -0.5, -0.5]])
+
+
+def forced(t, y, k):
+    return -k * (y - jnp.cos(t)) * y
+
+
+def solve(k, ts, method):
+    y0 = jnp.array([1.5, 0.8])
+    return solvers.solve(forced, y0, ts, k, method=method, rtol=1e-8, atol=1e-10, throw=False)
+
+
+@methods
+def test_members_equal_single_solves_with_their_own_times(method):
+    members = jax.jit(jax.vmap(lambda k, ts: solve(k, ts, method)))(RATES, TIMES)
+    assert len(set(members.stats["accepted"].tolist())) == 3
+    for i, (k, ts) in enumerate(zip(RATES, TIMES, strict=True)):
+        one = solve(k, ts, method)
+        np.testing.assert_allclose(members.ys[i], one.ys, rtol=1e-9)
+        for name, value in one.stats.items():
+            np.testing.assert_allclose(members.stats[name][i], value, rtol=1e-5, err_msg=name)
+        assert bool(members.ok[i])
+
+
+@methods
+def test_derivatives_of_members_equal_those_of_single_solves(method):
+    loss = lambda k, ts: jnp.sum(jnp.sin(solve(k, ts, method).ys))
+    both = lambda k, ts: jax.jvp(jax.grad(loss, (0, 1)), (k, ts), (1.0 + 0 * k, 0.3 + 0 * ts))
+    members = jax.jit(jax.vmap(both))(RATES, TIMES)
+    for i, (k, ts) in enumerate(zip(RATES, TIMES, strict=True)):
+        helpers.assert_close(
+            jax.tree.map(lambda x: x[i], members), jax.jit(both)(k, ts), rtol=1e-7, atol=1e-9
+        )
+
+
+def test_a_member_that_fails_leaves_the_others_alone():
+    blows_up = lambda t, y, k: k * y**2
+    run = lambda k: solvers.solve(
+        blows_up, jnp.array([1.0]), jnp.array([0.0, 1.0, 2.0]), k, throw=False
+    )
+    ks = jnp.array([0.1, 0.7, jnp.nan, -1.0])
+    sol = jax.jit(jax.vmap(run))(ks)
+    np.testing.assert_array_equal(sol.ok, [True, False, False, True])
+    np.testing.assert_array_equal(sol.valid[1], [True, True, False])
+    grads = jax.jit(jax.vmap(jax.grad(lambda k: run(k).ys[-1, 0])))(ks)
+    exact = lambda k: 2 / (1 - 2 * k) ** 2
+    np.testing.assert_allclose(grads[jnp.array([0, 3])], exact(ks[jnp.array([0, 3])]), rtol=1e-4)
+    assert bool(jnp.isnan(grads[1:3]).all())
+
+
+def loops_of(jaxpr, inside=False):
+    """All equations inside loops, and the loops themselves."""
+    is_jaxpr = lambda x: isinstance(x, core.Jaxpr | core.ClosedJaxpr)
+    for eqn in jaxpr.eqns:
+        loop = eqn.primitive.name in ("while", "scan")
+        if inside or loop:
+            yield eqn
+        params = eqn.params
+        if eqn.primitive.name == "custom_linear_solve":  # its products don't run to first order
+            params = {"solve": params["jaxprs"].transpose_solve}
+        for param in jax.tree.leaves(params, is_leaf=is_jaxpr):
+            if isinstance(param, core.ClosedJaxpr):
+                yield from loops_of(param.jaxpr, inside or loop)
+            elif isinstance(param, core.Jaxpr):
+                yield from loops_of(param, inside or loop)
+
+
+@pytest.mark.parametrize("what", ["values", "gradients"])
+def test_nothing_long_is_copied_in_a_loop(what):
+    """Under `vmap` a loop with a batched condition selects between all it carries, every turn."""
+    rows = 1000
+    ts = jnp.linspace(0.0, 2.0, rows)
+    run = lambda k: jnp.sum(solve(k, ts, solvers.Tsit5()).ys)
+    run = run if what == "values" else jax.grad(run)
+    closed = jax.make_jaxpr(jax.vmap(run))(RATES)
+    selects = [e for e in loops_of(closed.jaxpr) if e.primitive.name == "select_n"]
+    assert selects
+    assert max(e.outvars[0].aval.size for e in selects) < rows
+    for loop in (e for e in loops_of(closed.jaxpr) if e.primitive.name == "while"):
+        assert loop.params["cond_jaxpr"].out_avals[0].shape == ()
