@@ -12,6 +12,7 @@ from jaxtyping import ArrayLike, PyTree
 from .._compat import is_eager, is_traced
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
+from .._jit import flat_jit
 from .._results import RESULTS
 from ._checks import check_method, check_times
 from ._core import solve_core
@@ -165,7 +166,7 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
     return jax.tree.map(lambda x: move(x, jax.NamedSharding(mesh, jax.P()))[:members], sol)
 
 
-_compiled = eqx.filter_jit(_ensemble)
+_compiled = flat_jit(_ensemble)
 
 
 def _where(members, a: Solution, b: Solution) -> Solution:

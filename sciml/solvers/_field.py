@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._compat import eval_jaxpr, varying_like
+from .._compat import eval_jaxpr, varies, varying_like
 
 
 class FlatField(eqx.Module):
@@ -53,17 +53,20 @@ def flatten_field(
     dtype = jax.tree.leaves(y0)[0].real.dtype
     flat, unravel = ravel(y0, dtype)
 
-    def traced(flat):
+    def traced(flat, fn, args):
         def field(t, y):
             return ravel(fn(t, unravel(y), args), dtype, like=y0)[0]
 
         return jax.make_jaxpr(field)(varying_like(t0, flat), flat)
 
-    closed = traced(flat)
-    varied = varying_like(flat, closed.consts, t0, span)
-    if varied is not flat:  # inside `shard_map`: the state varies like all that moves it
-        flat = varied
-        closed = traced(flat)
+    closed = traced(flat, fn, args)
+    flat = varying_like(flat, closed.consts, t0, span)
+    if varies(flat):
+        # Inside `shard_map` the state varies like all that moves it. What all devices share varies
+        # from here on, so that its derivative is summed over them here, once, not in a loop.
+        arrays, static = eqx.partition((fn, args), eqx.is_inexact_array)
+        fn, args = eqx.combine(varying_like(arrays, flat), static)
+        closed = traced(flat, fn, args)
     is_theta = tuple(bool(jnp.issubdtype(jnp.result_type(c), jnp.inexact)) for c in closed.consts)
     pairs = list(zip(closed.consts, is_theta, strict=True))
     field = FlatField(
@@ -71,8 +74,8 @@ def flatten_field(
         is_theta=is_theta,
         theta=[jnp.asarray(c) for c, inexact in pairs if inexact],
         rest=[c for c, inexact in pairs if not inexact],
-        t0=t0,
-        span=span,
+        t0=varying_like(t0, flat),
+        span=varying_like(span, flat),
     )
     return field, flat, unravel
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
-_SMALL = 32
+_SMALL = 28
 
 
 def factorise(matrix: Array) -> Callable[[Array], Array]:

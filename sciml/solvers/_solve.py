@@ -10,6 +10,7 @@ from jaxtyping import ArrayLike, PyTree
 from .._compat import is_eager, varies
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
+from .._jit import flat_jit
 from .._results import RESULTS
 from ._checks import check_method, check_times, refuse_unsupported
 from ._core import solve_core
@@ -121,6 +122,8 @@ def solve(
             ys = eqx.error_if(sol.ys, ~sol.ok, _STATIC_ADVICE)
             sol = eqx.tree_at(lambda s: s.ys, sol, ys)
         return sol
+    if sol.ok:
+        return sol
     ran_out = steps is None and bool(sol.result == RESULTS.out_of_steps)
     if ran_out and looks_stiff(chosen, fn, args, sol):
         sol = eqx.tree_at(lambda s: s.result, sol, RESULTS.looks_stiff)
@@ -140,7 +143,7 @@ _STATIC_ADVICE = (
 )
 
 
-_compiled = eqx.filter_jit(solve_core)
+_compiled = flat_jit(solve_core)
 
 
 def _failure_text(sol: Solution, method, rtol, atol, max_steps) -> str:

@@ -255,8 +255,8 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
 
 
 _SHARED_IN_SHARDS = (
-    "Inside `jax.shard_map`, the derivative of an adaptive solve by parameters that all "
-    "devices share is not supported: its sum over the devices would be taken inside a loop. "
-    "Let them vary first, by `jax.lax.pcast(parameter, axis_name, to='varying')`, or use fixed "
-    "steps (`steps=`)."
+    "Inside `jax.shard_map`, the vector field of an adaptive solve uses, from a closure, a "
+    "parameter that all devices share: the sum of its derivative over the devices would be taken "
+    "inside a loop. Pass it as `args` or as a field of a module, or let it vary first, by "
+    "`jax.lax.pcast(parameter, axis_name, to='varying')`."
 )

@@ -178,12 +178,13 @@ def test_shards(method):
     ks = jnp.linspace(0.5, 5.0, 16)
     ts = jnp.array([0.0, 0.5, 1.0])
 
+    def fn(t, y, args):
+        k, shared = args
+        return shared[0] * k * (jnp.cos(t) - y) + shared[1] * y**2
+
     def local(ks, shared):
-        # What all share must vary first: its sum over the devices is then taken once, at the end.
-        if ks.shape[0] < 16:  # not on one device
-            shared = jax.lax.pcast(shared, "member", to="varying")
-        fn = lambda t, y, k: shared[0] * k * (jnp.cos(t) - y) + shared[1] * y**2
-        run = lambda k: solvers.solve(fn, jnp.array([0.5]), ts, k, method=method, **TIGHT).ys
+        options = {"method": method} | TIGHT
+        run = lambda k: solvers.solve(fn, jnp.array([0.5]), ts, (k, shared), **options).ys
         return jax.vmap(run)(ks)
 
     members, everywhere = jax.P("member"), jax.P()
@@ -256,3 +257,18 @@ def test_the_ratio_that_tells_stiffness():
             fn, 0.0, jnp.array([0.0, 100.0]), k, rtol=tolerance, atol=tolerance, **options
         )
         assert bool(sol.result == solvers.RESULTS.looks_stiff) == stiff
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices; see the root conftest.py")
+def test_a_closure_over_what_all_devices_share_is_refused():
+    mesh = jax.make_mesh((8,), ("member",), axis_types=(jax.sharding.AxisType.Auto,))
+    ts = jnp.array([0.0, 1.0])
+
+    def loss(shared, ks):
+        fn = lambda t, y, k: -shared * k * y
+        return solvers.solve(fn, jnp.array([1.0]), ts, ks[0], throw=False).ys[-1]
+
+    specs = (jax.P(), jax.P("member"))
+    spread = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=jax.P("member"))
+    with pytest.raises(ValueError, match="Pass it as `args`"):
+        jax.grad(lambda s: spread(s, jnp.arange(1.0, 9.0)).sum())(1.0)

@@ -47,7 +47,7 @@ def test_derivatives_of_members_equal_those_of_single_solves(method):
     members = jax.jit(jax.vmap(both))(RATES, TIMES)
     for i, (k, ts) in enumerate(zip(RATES, TIMES, strict=True)):
         helpers.assert_close(
-            jax.tree.map(lambda x: x[i], members), jax.jit(both)(k, ts), rtol=1e-7, atol=1e-9
+            jax.tree.map(lambda x, i=i: x[i], members), jax.jit(both)(k, ts), rtol=1e-7, atol=1e-9
         )
 
 
@@ -64,6 +64,32 @@ def test_a_member_that_fails_leaves_the_others_alone():
     exact = lambda k: 2 / (1 - 2 * k) ** 2
     np.testing.assert_allclose(grads[jnp.array([0, 3])], exact(ks[jnp.array([0, 3])]), rtol=1e-4)
     assert bool(jnp.isnan(grads[1:3]).all())
+
+
+def test_case_19():
+    """Ragged measurements of three subjects, padded by repeating each one's last time."""
+    ts = jnp.array([[0.0, 1, 2, 3, 4], [0, 0.5, 1.5, 2.5, 2.5], [0, 1, 1, 1, 1]])
+    measured = jnp.array([[1.0, 1, 1, 1, 1], [0, 1, 1, 1, 0], [0, 1, 0, 0, 0]])
+    ks = jnp.array([0.5, 1.0, 2.0])
+    run = lambda k, ts: solvers.solve(helpers.decay, jnp.array([1.0]), ts, k, rtol=1e-8, atol=1e-10)
+
+    def loss(ks):
+        ys = jax.vmap(run)(ks, ts).ys[..., 0]
+        return jnp.sum(measured * (ys - 0.3) ** 2), ys
+
+    (value, ys), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(ks)
+    exact = jnp.exp(-ks[:, None] * ts)
+    np.testing.assert_allclose(ys, exact, rtol=1e-6)
+    np.testing.assert_allclose(value, jnp.sum(measured * (exact - 0.3) ** 2), rtol=1e-6)
+    slopes = jnp.sum(measured * 2 * (exact - 0.3) * -ts * exact, axis=1)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5)
+    # No integration past a subject's last time.
+    steps = jax.jit(jax.vmap(run))(ks, ts).stats
+    np.testing.assert_allclose(steps["reached"], ts[:, -1])
+    alone = [
+        int(run(k, t[: n + 1]).stats["accepted"]) for k, t, n in zip(ks, ts, [4, 3, 1], strict=True)
+    ]
+    np.testing.assert_array_equal(steps["accepted"], alone)
 
 
 def loops_of(jaxpr, inside=False):
