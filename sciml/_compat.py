@@ -4,6 +4,7 @@ import jax
 from equinox.internal import unvmap_any as _unvmap_any
 from jax._src import core as _core  # `trace_state_clean` left the public namespace
 from jax._src.interpreters.batching import BatchTracer as _BatchTracer
+from jax._src.interpreters.partial_eval import dce_jaxpr as _dce_jaxpr
 
 
 def is_traced(x) -> bool:
@@ -56,3 +57,10 @@ def unvmap_any(x):
 def is_batched(tree) -> bool:
     """Whether a surrounding `jax.vmap` maps over an array of `tree`, as far as can be seen."""
     return any(isinstance(x, _BatchTracer) for x in jax.tree.leaves(tree))
+
+
+def depends(fn, x) -> bool:
+    """Whether `fn(x)` uses any of `x`, by its trace."""
+    jaxpr = jax.make_jaxpr(fn)(x).jaxpr
+    _, used = _dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+    return any(used)

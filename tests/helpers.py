@@ -112,7 +112,11 @@ exact_problems = [
 ]  # fmt: skip
 problem = {p.name: p for p in exact_problems}
 
-# Methods of our own that run on fixed steps; the list grows with the library.
+# All methods of our own pass the battery of `test_methods.py`; two of a kind stand for the rest.
+all_methods = [
+    solvers.Euler(), solvers.Heun(), solvers.RK4(), solvers.Bosh3(), solvers.Tsit5(), solvers.Dopri8(),
+    solvers.Rosenbrock23(), solvers.Rodas4(), solvers.Rodas5P(),
+]  # fmt: skip
 fixed_methods = [solvers.RK4(), solvers.Tsit5()]
 adaptive_methods = [solvers.Tsit5(), solvers.Rodas5P()]
 

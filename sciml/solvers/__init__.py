@@ -1,15 +1,22 @@
 """Differential equations, ensembles of them, and Newton-type solvers."""
 
 from .._results import RESULTS as RESULTS
+from ._bosh3 import Bosh3 as Bosh3
+from ._dopri8 import Dopri8 as Dopri8
 from ._ensemble import solve_ensemble as solve_ensemble
+from ._euler import Euler as Euler
+from ._heun import Heun as Heun
 from ._least_squares import (
     least_squares as least_squares,
     LeastSquaresSolution as LeastSquaresSolution,
 )
 from ._method import AbstractMethod as AbstractMethod
 from ._rk4 import RK4 as RK4
+from ._rodas4 import Rodas4 as Rodas4
 from ._rodas5p import Rodas5P as Rodas5P
 from ._root_finder import ChordUntilDiverged as ChordUntilDiverged
+from ._rosenbrock23 import Rosenbrock23 as Rosenbrock23
 from ._solution import Solution as Solution
 from ._solve import solve as solve
+from ._symplectic import hamiltonian as hamiltonian, Leapfrog as Leapfrog, Yoshida4 as Yoshida4
 from ._tsit5 import Tsit5 as Tsit5

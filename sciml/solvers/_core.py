@@ -19,6 +19,7 @@ from ._method import AbstractMethod
 from ._replay import solve_flat, solve_forwards
 from ._root_finder import repair
 from ._solution import Solution
+from ._symplectic import AbstractSymplecticMethod, check_separable
 
 
 _RESULTS = {
@@ -66,6 +67,8 @@ def solve_core(
     elapsed = ts - ts[0]
     t0, elapsed = ts[0].astype(dtype), elapsed.astype(dtype)
     check_field(fn, t0, y0, args)
+    if isinstance(method, AbstractSymplecticMethod):
+        check_separable(fn, t0, y0, args)
     if not isinstance(method, AbstractMethod):
         adjoint = _ADJOINTS[derivatives] if adjoint is None else adjoint
         tols = (rtol, atol, max_steps)

@@ -92,7 +92,7 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     h0 = jnp.where(jnp.isfinite(h0) & (h0 > 0), jnp.minimum(h0, 1.0), 1e-6)
     f1 = jax.lax.stop_gradient(field(h0, frozen_y + h0 * frozen_f))
     d2 = size(f1 - frozen_f) / h0
-    h1 = (0.01 / jnp.maximum(jnp.maximum(d1, d2), 1e-15)) ** (1 / method.order)
+    h1 = (0.01 / jnp.maximum(jnp.maximum(d1, d2), 1e-15)) ** (1 / method.error_order)
     h = jnp.minimum(jnp.minimum(100 * h0, h1), 1.0)
     h = jnp.where(jnp.isfinite(h) & (h > 0), h, h0)
     fine = jnp.all(jnp.isfinite(y0)) & jnp.all(jnp.isfinite(f0))
@@ -126,7 +126,7 @@ def attempt(method, field, tol: Tolerances, c: State, on: Array) -> State:
     error = jnp.where(finite, error, 1e10)
     ok = error <= 1
     # notation: safety 0.9; a step changes by at most a factor of 5 (Hairer et al., II.4)
-    factor = jnp.clip(0.9 * jnp.maximum(error, 1e-10) ** (-1 / method.order), 0.2, 5.0)
+    factor = jnp.clip(0.9 * jnp.maximum(error, 1e-10) ** (-1 / method.error_order), 0.2, 5.0)
     h_next = h * factor
     # `~(a > b)`, since a step size of nan is a collapse, too.
     collapsed = ~ok & ~(h_next > jnp.maximum(4 * eps * c.s, eps**2))

@@ -17,12 +17,14 @@ class AbstractMethod(eqx.Module):
     """A one-step method.
 
     - `order`: of the solution; `stage_count`: rows of `K`.
+    - `error_order`: the power of the step size with which the error estimate goes.
     - `adaptive`: whether there is an error estimate and a dense output.
     - `stiff`: whether large steps are stable for stiff problems.
     - `shares_last_stage`: whether the field at the end of a step is the first stage of the next.
     """
 
     order: eqx.AbstractClassVar[int]
+    error_order: eqx.AbstractClassVar[int]
     stage_count: eqx.AbstractClassVar[int]
     adaptive: eqx.AbstractClassVar[bool]
     stiff: eqx.AbstractClassVar[bool]

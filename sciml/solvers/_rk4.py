@@ -23,6 +23,7 @@ class RK4(AbstractExplicitMethod):
     b: ClassVar[np.ndarray] = np.array([1 / 6, 1 / 3, 1 / 3, 1 / 6])
     error_weights: ClassVar[None] = None
     order: ClassVar[int] = 4
+    error_order: ClassVar[int] = 4
     stage_count: ClassVar[int] = 4
     adaptive: ClassVar[bool] = False
     stiff: ClassVar[bool] = False

@@ -2,19 +2,13 @@
 
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from .._compat import varying_like
 from ._explicit import table
-from ._linear import factorise
-from ._method import AbstractMethod
+from ._rosenbrock import AbstractRosenbrockMethod, nodes_of
 
 
-# Coefficients in the form that needs no products with the Jacobian (Hairer and Wanner, Solving
-# ordinary differential equations II, section IV.7, equation 7.25'), from the paper's table 5:
-#   (I/(h gamma) - J) K_i = F(s + alpha_i h, y + sum a_ij K_j) + sum (c_ij/h) K_j + gamma_i h dF/ds
+# The paper's table 5.
 _GAMMA = 0.21193756319429014
 _A5 = [
     -7.502846399306121,
@@ -66,7 +60,7 @@ _C = table(
         ],
     ]
 )
-_H = np.array(  # the dense output of order 4
+_DENSE = np.array(
     [
         [
             25.948786856663858,
@@ -100,13 +94,9 @@ _H = np.array(  # the dense output of order 4
         ],
     ]
 )
-# The matrix of the gammas is what `_C` was made of; the nodes follow from it.
-_GAMMAS = np.linalg.inv(np.eye(8) / _GAMMA - _C)
-_ALPHA, _GAMMA_SUM = (_A @ _GAMMAS).sum(1), _GAMMAS.sum(1)
-_B = _A[7] + np.eye(8)[7]
 
 
-class Rodas5P(AbstractMethod):
+class Rodas5P(AbstractRosenbrockMethod):
     """Steinebach's Rosenbrock method, for stiff problems.
 
     Order 5, embedded order 4, 8 stages, stiffly accurate and L-stable, dense output of order 4.
@@ -119,52 +109,16 @@ class Rodas5P(AbstractMethod):
     doi 10.1007/s10543-023-00967-x.
     """
 
+    gamma: ClassVar[float] = _GAMMA
+    a: ClassVar[np.ndarray] = _A
+    c: ClassVar[np.ndarray] = _C
+    b: ClassVar[np.ndarray] = _A[7] + np.eye(8)[7]
+    error_weights: ClassVar[np.ndarray] = np.eye(8)[7]
+    dense: ClassVar[np.ndarray] = _DENSE
+    nodes: ClassVar[tuple[np.ndarray, np.ndarray]] = nodes_of(_GAMMA, _A, _C)
     order: ClassVar[int] = 5
+    error_order: ClassVar[int] = 5
     stage_count: ClassVar[int] = 8
     adaptive: ClassVar[bool] = True
     stiff: ClassVar[bool] = True
     shares_last_stage: ClassVar[bool] = False
-
-    def step(self, field, s, y, h, f):
-        y1, stages = self.replay(field, s, y, h)
-        return y1, stages, None
-
-    def replay(self, field, s, y, h):
-        dtype, n = y.dtype, y.shape[0]
-        f, slope = jax.linearize(field, s, y)
-        # Constants must vary like the data inside `shard_map`.
-        like = lambda x: varying_like(x, y, s, h)
-        along = lambda e: slope(like(jnp.zeros_like(s)), e)
-        jacobian = jax.vmap(along, out_axes=1)(like(jnp.eye(n, dtype=dtype)))
-        by_time = slope(like(jnp.ones_like(s)), like(jnp.zeros_like(y)))
-        # An unused row of a record has h = 0: it must do nothing, with finite numbers.
-        used = h > 0
-        h_y = jnp.where(used, h, jnp.ones_like(h)).astype(dtype)
-        solve = factorise(jnp.eye(n, dtype=dtype) / (h_y * _GAMMA) - jacobian)
-        a, c, gamma = (jnp.asarray(x, dtype) for x in (_A, _C, _GAMMA_SUM))
-        alpha = jnp.asarray(_ALPHA, s.dtype)
-
-        def stage(i, stages):
-            rhs = field(s + alpha[i] * h, y + a[i] @ stages)
-            rhs = rhs + (c[i] @ stages) / h_y + gamma[i] * h_y * by_time
-            return jax.lax.dynamic_update_index_in_dim(stages, solve(rhs), i, 0)
-
-        # The first stage's field is known from the linearisation.
-        first = solve(f + _GAMMA * h_y * by_time)
-        stages = like(jnp.concatenate([first[None], jnp.zeros((7, n), dtype)]))
-        stages = jax.lax.fori_loop(1, 8, stage, stages)
-        stages = jnp.where(used, stages, jnp.zeros_like(stages))
-        return y + jnp.asarray(_B, dtype) @ stages, stages
-
-    def advance(self, field, s, y, h):
-        return self.replay(field, s, y, h)[0]
-
-    def error(self, stages):
-        return stages[7]
-
-    def weights(self, theta):
-        b, d = jnp.asarray(_B, theta.dtype), jnp.asarray(_H, theta.dtype)
-        return theta * b + theta * (1 - theta) * (d[0] + theta * (d[1] + theta * d[2]))
-
-    def evaluations(self, steps):
-        return 8 * steps

@@ -58,6 +58,7 @@ class Tsit5(AbstractExplicitMethod):
         ]
     )
     order: ClassVar[int] = 5
+    error_order: ClassVar[int] = 5
     stage_count: ClassVar[int] = 7
     adaptive: ClassVar[bool] = True
     stiff: ClassVar[bool] = False

@@ -1,100 +1,15 @@
-"""Explicit Runge-Kutta methods on fixed steps: coefficients, order, and what the loop does with memory."""
+"""Explicit Runge-Kutta methods on fixed steps: against Diffrax's, and what the loop does with memory."""
 
-import itertools
 import math
 
 import diffrax
-import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from helpers import problem
 
 from sciml import solvers
 from sciml.solvers._fixed import solve_fixed
-
-
-methods = pytest.mark.parametrize("method", helpers.fixed_methods, ids=helpers.name)
-
-
-def trees(order: int) -> list:
-    """All rooted trees with `order` nodes; a tree is the sorted tuple of its branches."""
-    if order == 1:
-        return [()]
-    found = set()
-    for sizes in _partitions(order - 1):
-        for branches in itertools.product(*(trees(n) for n in sizes)):
-            found.add(tuple(sorted(branches)))
-    return sorted(found)
-
-
-def _partitions(n: int, largest: int | None = None):
-    largest = n if largest is None else largest
-    if n == 0:
-        yield ()
-    for first in range(min(n, largest), 0, -1):
-        for rest in _partitions(n - first, first):
-            yield (first, *rest)
-
-
-def _size(tree) -> int:
-    return 1 + sum(map(_size, tree))
-
-
-def _density(tree) -> int:
-    return _size(tree) * math.prod(map(_density, tree))
-
-
-def _weights(tree, a):
-    """The elementary weight of every stage (Hairer, Nørsett & Wanner I, section II.2)."""
-    return np.prod([np.ones(len(a)), *(a @ _weights(branch, a) for branch in tree)], axis=0)
-
-
-def test_there_are_as_many_trees_as_there_should_be():
-    assert [len(trees(n)) for n in range(1, 6)] == [1, 1, 2, 4, 9]
-
-
-@methods
-def test_order_conditions(method):
-    defect = lambda tree: abs(method.b @ _weights(tree, method.a) - 1 / _density(tree))
-    for order in range(1, method.order + 1):
-        for tree in trees(order):
-            assert defect(tree) < 1e-13, tree
-    assert max(map(defect, trees(method.order + 1))) > 1e-5  # and not of a higher order
-
-
-@methods
-@pytest.mark.parametrize("name", ["logistic", "oscillator", "forced"])
-def test_observed_order(method, name):
-    slope = helpers.observed_order(method, problem[name])
-    # Tsit5 is nearly of order 6 where its small error constant meets smooth problems.
-    assert method.order - 0.2 < slope < method.order + 1.1
-
-
-@methods
-@pytest.mark.parametrize("problem", helpers.exact_problems, ids=str)
-def test_accuracy(method, problem):
-    ts = problem.times()
-    sol = solvers.solve(problem.fn, problem.y0, ts, problem.args, method=method, steps=25)
-    helpers.assert_close(sol.ys, problem.solution(ts), rtol=1e-5, atol=1e-7)
-
-
-@methods
-def test_stability_function(method):
-    # One step of y' = z y is a polynomial in z, 1 + z b.(I - zA)^-1 1, and agrees with exp to the order.
-    s = len(method.b)
-    for z in (-0.5, -2.0, 1.0 + 1.0j):
-        got = method.advance(
-            lambda t, y, z=z: z * y, jnp.array(0.0), jnp.array(1.0 + 0j), jnp.array(1.0)
-        )
-        want = 1 + z * method.b @ np.linalg.solve(np.eye(s) - z * method.a, np.ones(s))
-        np.testing.assert_allclose(got, want, rtol=1e-13)
-    z = 1e-2
-    np.testing.assert_allclose(
-        method.advance(lambda t, y: z * y, jnp.array(0.0), jnp.array(1.0), jnp.array(1.0)),
-        np.exp(z), rtol=z ** (method.order + 1),
-    )  # fmt: skip
 
 
 def test_tsit5_has_the_coefficients_of_diffrax():
@@ -142,13 +57,6 @@ def test_steps_are_equal_between_neighbouring_saves():
         sorted({round(t, 12) for t in seen}), [0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 4.0, 5.0]
     )
     np.testing.assert_allclose(sol.stats["last_step"], 2.0)
-
-
-def test_a_polynomial_of_the_order_is_solved_exactly():
-    fn = lambda t, y, args: 4 * t**3
-    for method in helpers.fixed_methods:
-        sol = solvers.solve(fn, 0.0, jnp.array([0.0, 1.0, 3.0]), method=method, steps=1)
-        np.testing.assert_allclose(sol.ys, [0.0, 1.0, 81.0], rtol=1e-13)
 
 
 def test_memory_of_the_gradient_is_that_of_one_segment():

@@ -1,0 +1,89 @@
+"""Rosenbrock methods, from their tables.
+
+One Jacobian and one factorisation a step, no Newton iteration that could fail. In the form that
+needs no products with the Jacobian (Hairer and Wanner, *Solving ordinary differential equations
+II*, section IV.7, equation 7.25'), for `dy/ds = F(s, y)` and J its Jacobian:
+
+    (I/(h gamma) - J) K_i = F(s + alpha_i h, y + sum a_ij K_j) + sum (c_ij/h) K_j + gamma_i h dF/ds
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .._compat import varying_like
+from ._linear import factorise
+from ._method import AbstractMethod
+
+
+class AbstractRosenbrockMethod(AbstractMethod):
+    """A Rosenbrock method.
+
+    - `gamma`, `a`, `c`: as above; `b`: weights of the stages in the solution.
+    - `error_weights`: of all stages, in the error estimate.
+    - `dense`: rows D_0, D_1, … of the dense output theta b + theta (1 - theta) sum theta^j D_j.
+    - `nodes`: alpha_i and gamma_i, by `nodes_of`.
+    """
+
+    gamma: eqx.AbstractClassVar[float]
+    a: eqx.AbstractClassVar[np.ndarray]
+    c: eqx.AbstractClassVar[np.ndarray]
+    b: eqx.AbstractClassVar[np.ndarray]
+    error_weights: eqx.AbstractClassVar[np.ndarray]
+    dense: eqx.AbstractClassVar[np.ndarray]
+    nodes: eqx.AbstractClassVar[tuple[np.ndarray, np.ndarray]]
+
+    def step(self, field, s, y, h, f):
+        y1, stages = self.replay(field, s, y, h)
+        return y1, stages, None
+
+    def replay(self, field, s, y, h):
+        dtype, n = y.dtype, y.shape[0]
+        f, slope = jax.linearize(field, s, y)
+        # Constants must vary like the data inside `shard_map`.
+        like = lambda x: varying_like(x, y, s, h)
+        along = lambda e: slope(like(jnp.zeros_like(s)), e)
+        jacobian = jax.vmap(along, out_axes=1)(like(jnp.eye(n, dtype=dtype)))
+        by_time = slope(like(jnp.ones_like(s)), like(jnp.zeros_like(y)))
+        # An unused row of a record has h = 0: it must do nothing, with finite numbers.
+        used = h > 0
+        h_y = jnp.where(used, h, jnp.ones_like(h)).astype(dtype)
+        solve = factorise(jnp.eye(n, dtype=dtype) / (h_y * self.gamma) - jacobian)
+        a, c, gamma = (jnp.asarray(x, dtype) for x in (self.a, self.c, self.nodes[1]))
+        alpha = jnp.asarray(self.nodes[0], s.dtype)
+
+        def stage(i, stages):
+            rhs = field(s + alpha[i] * h, y + a[i] @ stages)
+            rhs = rhs + (c[i] @ stages) / h_y + gamma[i] * h_y * by_time
+            return jax.lax.dynamic_update_index_in_dim(stages, solve(rhs), i, 0)
+
+        # The first stage's field is known from the linearisation.
+        count = self.stage_count
+        first = solve(f + self.gamma * h_y * by_time)
+        stages = like(jnp.concatenate([first[None], jnp.zeros((count - 1, n), dtype)]))
+        stages = jax.lax.fori_loop(1, count, stage, stages)
+        stages = jnp.where(used, stages, jnp.zeros_like(stages))
+        return y + jnp.asarray(self.b, dtype) @ stages, stages
+
+    def advance(self, field, s, y, h):
+        return self.replay(field, s, y, h)[0]
+
+    def error(self, stages: Array) -> Array:
+        return jnp.asarray(self.error_weights, stages.dtype) @ stages
+
+    def weights(self, theta):
+        inner = jnp.zeros_like(theta)
+        for row in self.dense[::-1]:
+            inner = jnp.asarray(row, theta.dtype) + theta * inner
+        return theta * jnp.asarray(self.b, theta.dtype) + theta * (1 - theta) * inner
+
+    def evaluations(self, steps):
+        return self.stage_count * steps
+
+
+def nodes_of(gamma: float, a: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The times alpha_i and the sums gamma_i, which follow from the other coefficients."""
+    gammas = np.linalg.inv(np.eye(len(a)) / gamma - c)
+    return (a @ gammas).sum(1), gammas.sum(1)
