@@ -46,9 +46,9 @@ serve: venv-dev ## show the documentation while writing it
 	$(run) -m zensical serve
 
 bench: venv-bench ## run the benchmarks, one after the other
-	@found=; for script in benchmarks/*.py; do \
-	    [ -e "$$script" ] || continue; found=1; echo "== $$script"; $(run) "$$script" || exit 1; \
-	done; [ -n "$$found" ] || echo "There are no benchmarks yet."
+	@for name in core batches work_precision; do \
+	    echo "== benchmarks/$$name.py"; $(run) "benchmarks/$$name.py" || exit 1; \
+	done
 
 venv-fit venv-test venv-dev venv-bench: venv-%:
 	@scripts/venv $*

@@ -1,4 +1,4 @@
-"""Problems of the benchmarks, each written once for every solver that is compared.
+"""Problems of `work_precision.py`, each written once for every solver that is compared.
 
 A field is a list of Python expressions in `t` and `y`, which JAX, NumPy and CasADi evaluate and
 `diffsl` translates for diffsol. References are the published values of the *Test Set for IVP
@@ -40,9 +40,9 @@ def _robertson(t1, reference):
     return Problem(field, [1.0, 0.0, 0.0], t1, True, reference, 1e-6)
 
 
-def _van_der_pol(mu, t1, reference=None):
-    # time in units of the period, as in Hairer and Wanner
-    return Problem(["y[1]", f"{mu!r}*((1-y[0]*y[0])*y[1])-y[0]"], [2.0, 0.0], t1, True, reference)
+def _van_der_pol(mu, t1):
+    # y'' = mu (1 - y^2) y' - y, time not scaled
+    return Problem(["y[1]", f"{mu!r}*((1-y[0]*y[0])*y[1])-y[0]"], [2.0, 0.0], t1, True)
 
 
 PROBLEMS = {

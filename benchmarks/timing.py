@@ -9,10 +9,13 @@ import numpy as np
 def interleaved(todo: dict[str, Callable], rounds: int, budget: float = 20.0) -> dict[str, float]:
     """Median wall time of each function in seconds; each has been called before.
 
-    At its turn a function runs a few times, and the first time doesn't count: after a rival that
-    took milliseconds, the caches and the clock of the processor are not what they are in a loop,
-    which costs a program of 0.1 ms up to 0.3. What is slow is called less often: nobody gets more
-    than `budget` seconds altogether, but three turns.
+    A function of less than 20 ms runs once to warm up and then five times, of which the median
+    counts: after a rival that took milliseconds, the caches and the clock of the processor are not
+    what they are in a loop, which costs a program of 0.1 ms up to 0.3. A slower one runs once a turn.
+
+    **Arguments:**
+
+    - `budget`: seconds for all together, in equal shares; everyone gets three turns at least.
     """
     seconds = {name: [] for name in todo}
     for k in range(rounds):
@@ -34,7 +37,10 @@ def _time(run: Callable) -> float:
 
 
 def at_error(points: list[tuple[float, float]], target: float) -> float | None:
-    """The time that an error of `target` costs, from `(error, time)` by log-log interpolation."""
+    """The time that an error of `target` costs, from `(error, time)` by log-log interpolation.
+
+    `None` if no point is as accurate.
+    """
     points = sorted((e, t) for e, t in points if np.isfinite(e) and e > 0)
     if not points or not points[0][0] <= target:
         return None

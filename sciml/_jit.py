@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -11,9 +10,9 @@ import numpy as np
 def flat_jit(fn: Callable) -> Callable:
     """`eqx.filter_jit` for functions of positional arguments, with half its call overhead.
 
-    Arrays are traced, everything else is static, and the result must be a pytree of arrays.
+    Arrays are traced, everything else is static and must be hashable, and the result must be a
+    pytree of arrays.
     """
-    slow = eqx.filter_jit(fn)
 
     @functools.partial(jax.jit, static_argnums=0)
     def run(key, arrays):
@@ -26,12 +25,8 @@ def flat_jit(fn: Callable) -> Callable:
     def call(*args):
         leaves, treedef = jax.tree.flatten(args)
         arrays = [x for x in leaves if isinstance(x, _KINDS)]
-        key = (treedef, tuple(_ARRAY if isinstance(x, _KINDS) else x for x in leaves))
-        try:
-            hash(key)
-        except TypeError:  # something static that can't be a key
-            return slow(*args)
-        return run(key, arrays)
+        static = tuple(_ARRAY if isinstance(x, _KINDS) else x for x in leaves)
+        return run((treedef, static), arrays)
 
     return call
 

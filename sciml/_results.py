@@ -33,8 +33,8 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     record_full = (
         "Derivatives and dense output need a record of the accepted steps, and this solve took "
-        "more than it holds (4096). Loosen the tolerances, split the time span, or use fixed "
-        "steps (`steps=`)."
+        "more than it holds (4096; in a batch, the steps of any member). Loosen the tolerances, "
+        "split the time span, or use fixed steps (`steps=`)."
     )
     unordered_times = "The save times do not increase or decrease throughout, or are not finite."
     implicit_failed = (

@@ -112,12 +112,12 @@ exact_problems = [
 ]  # fmt: skip
 problem = {p.name: p for p in exact_problems}
 
-# All methods of our own pass the battery of `test_methods.py`; two of a kind stand for the rest.
+# Methods for any state pass the battery of `test_methods.py`, the symplectic ones `test_symplectic.py`.
+# `adaptive_methods`: one of each kind, for slow tests.
 all_methods = [
     solvers.Euler(), solvers.Heun(), solvers.RK4(), solvers.Bosh3(), solvers.Tsit5(), solvers.Dopri8(),
     solvers.Rosenbrock23(), solvers.Rodas4(), solvers.Rodas5P(),
 ]  # fmt: skip
-fixed_methods = [solvers.RK4(), solvers.Tsit5()]
 adaptive_methods = [solvers.Tsit5(), solvers.Rodas5P()]
 
 

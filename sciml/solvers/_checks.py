@@ -50,8 +50,9 @@ def check_method(method, steps, max_steps):
         raise TypeError(f"`method` must be an instance: pass `{method.__name__}()`.")
     if not isinstance(method, AbstractMethod | diffrax.AbstractSolver):
         raise TypeError(
-            f"`method` must be `solvers.Tsit5()`, `solvers.Rodas5P()`, `solvers.RK4()`, a Diffrax "
-            f"solver such as `diffrax.Kvaerno5()`, or None, but got {method!r}."
+            "`method` must be one of ours, such as `solvers.Tsit5()`, `solvers.Rodas5P()` or "
+            "`solvers.RK4()`, a Diffrax solver such as `diffrax.Kvaerno5()`, or None, but got "
+            f"{method!r}."
         )
     if steps is None and isinstance(method, AbstractMethod) and not method.adaptive:
         raise ValueError(
@@ -60,8 +61,8 @@ def check_method(method, steps, max_steps):
         )
     if steps is not None and isinstance(method, diffrax.AbstractSolver):
         raise ValueError(
-            "`steps=` runs our own methods (`solvers.RK4()`, `solvers.Tsit5()`). For fixed steps "
-            "with a Diffrax solver call `diffrax.diffeqsolve`."
+            "`steps=` runs our own methods, such as `solvers.RK4()` or `solvers.Tsit5()`. For fixed "
+            "steps with a Diffrax solver call `diffrax.diffeqsolve`."
         )
     return method, steps, max_steps
 

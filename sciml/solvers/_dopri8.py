@@ -8,6 +8,7 @@ import numpy as np
 from ._explicit import AbstractExplicitMethod, table
 
 
+# RK8(7)13M of the paper.
 _A = table(
     [
         [1 / 18],
@@ -222,8 +223,8 @@ _DENSE = np.array(
 class Dopri8(AbstractExplicitMethod):
     """Prince and Dormand's method, for smooth non-stiff problems at tight tolerances.
 
-    Order 8, embedded order 7, 14 stages of which one is shared with the next step (FSAL), dense
-    output of order 5. Cheaper than `Tsit5` from about 8 digits on; compiles slower.
+    Order 8, embedded order 7, 13 stages and the field at the end of the step, with which the next
+    one begins, dense output of order 5. Cheaper than `Tsit5` from about 8 digits on; compiles slower.
 
     **Reference:** P. J. Prince, J. R. Dormand, *High order embedded Runge-Kutta formulae*, J.
     Comput. Appl. Math. 7 (1981), 67-75, doi 10.1016/0771-050X(81)90010-3, RK8(7)13M; dense output

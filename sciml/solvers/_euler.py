@@ -25,6 +25,3 @@ class Euler(AbstractExplicitMethod):
     adaptive: ClassVar[bool] = False
     stiff: ClassVar[bool] = False
     shares_last_stage: ClassVar[bool] = False
-
-    def weights(self, theta):
-        raise NotImplementedError("Euler has no dense output.")

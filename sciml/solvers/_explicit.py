@@ -3,8 +3,6 @@
 # notation: K_i = h F(s + c_i h, y + sum_j a_ij K_j), next state y + sum_i b_i K_i
 """
 
-import abc
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._compat import varying_like
+from ._loop import put
 from ._method import AbstractMethod
 
 
@@ -35,9 +34,9 @@ class AbstractExplicitMethod(AbstractMethod):
     b: eqx.AbstractClassVar[np.ndarray]
     error_weights: eqx.AbstractClassVar[np.ndarray | None]
 
-    @abc.abstractmethod
     def weights(self, theta):
         """As in `AbstractMethod`: the dense output is what tables differ in."""
+        raise NotImplementedError(f"{type(self).__name__} has no dense output.")
 
     def step(self, field, s, y, h, f):
         stages = self._stages(field, s, y, h, f)
@@ -57,7 +56,7 @@ class AbstractExplicitMethod(AbstractMethod):
 
         def stage(stages, i):
             k = h_y * field(s + c[i] * h, y + rows[i] @ stages)
-            return jax.lax.dynamic_update_index_in_dim(stages, k, i, 0), None
+            return put(stages, i, k), None
 
         stages = varying_like(jnp.zeros((len(a), *y.shape), y.dtype), y, s, h)
         stages, _ = jax.lax.scan(stage, stages, jnp.arange(len(a)))

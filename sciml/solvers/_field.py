@@ -2,7 +2,7 @@
 
 Users write `fn(t, y, args)` with pytrees, and `fn` may use arrays from around it: a module's
 leaves, a closure, a value that is being differentiated further out. The engine's derivative
-rules see only what is passed to them. So the field is traced once here, and *every* array that
+rules see only what is passed to them. So the field is traced here (inside `shard_map` twice), and *every* array that
 it uses is taken out of the trace and becomes an operand: floating-point ones, which may have
 derivatives, apart from integers, booleans and random keys, which have none.
 
@@ -25,6 +25,7 @@ from .._compat import eval_jaxpr, varies, varying_like
 class FlatField(eqx.Module):
     """`dy/ds` for a flat real state on normalised time.
 
+    - `fn(consts, t, y)`: the traced field; `is_theta`: which of its operands are in `theta`.
     - `theta`: floating-point operands; `rest`: all others.
     """
 
@@ -46,7 +47,9 @@ class FlatField(eqx.Module):
 def flatten_field(
     fn: Callable, y0: PyTree, args: PyTree, t0: Array, span: Array
 ) -> tuple[FlatField, Array, Callable[[Array], PyTree]]:
-    """**Returns:**
+    """Makes a user's field flat and pure, on normalised time.
+
+    **Returns:**
 
     The field, the flat initial state, and the function that gives a state its structure back.
     """

@@ -1,8 +1,9 @@
 """The adaptive loop: steps under error control, on normalised time `s` in [0, 1].
 
 `integrate` keeps nothing but the last step, and reads saved rows off its dense output. `record`
-keeps what derivatives need instead (see `_replay.py`): the sizes of all accepted steps and every
-`SEGMENT`-th state.
+keeps what derivatives need instead (see `_tangents.py`): the sizes of all accepted steps, every
+`SEGMENT`-th state, all states of the first `KEPT` segments if they are small, and where each saved
+row lies.
 
 Under `jax.vmap` the members march in lockstep: the loops go on while *any* member does, a
 condition that is not batched, so that JAX doesn't copy every carried buffer at every turn to keep
@@ -29,23 +30,24 @@ KEPT_SIZE = 512
 
 
 class Tolerances(eqx.Module):
+    """Of the error of a step, and how many steps may be tried."""
+
     rtol: Array
     atol: Array
     max_steps: Array
 
 
 class State(eqx.Module):
-    """The solve between two steps, and the last accepted step for the dense output."""
+    """The solve between two steps.
+
+    - `h`, `h_tried`: the sizes of the next step to try and of the last one tried.
+    """
 
     s: Float[Array, ""]
     y: Float[Array, " n"]
     f: Float[Array, " n"] | None  # the field here, for methods that share it between steps
     h: Float[Array, ""]
-    s_last: Float[Array, ""]
-    y_last: Float[Array, " n"]
-    h_last: Float[Array, ""]
     h_tried: Float[Array, ""]
-    stages: Float[Array, "stage n"]
     attempted: Int[Array, ""]
     accepted: Int[Array, ""]
     status: Int[Array, ""]
@@ -102,19 +104,20 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
         y=y0,
         f=f0 if method.shares_last_stage else None,
         h=jax.lax.stop_gradient(h),
-        s_last=zero,
-        y_last=y0,
-        h_last=zero + 1,
         h_tried=zero,
-        stages=varying_like(jnp.zeros((method.stage_count, *y0.shape), y0.dtype), y0),
         attempted=count,
         accepted=count,
         status=jnp.where(fine, RUNNING, NONFINITE_START).astype(jnp.result_type(int)),
     )
 
 
-def attempt(method, field, tol: Tolerances, c: State, on: Array) -> State:
-    """Tries one step, if it is `on`; keeps it if its error is within the tolerances."""
+def attempt(method, field, tol: Tolerances, c: State, on: Array) -> tuple[State, Array]:
+    """Tries one step, if it is `on`; keeps it if its error is within the tolerances.
+
+    **Returns:**
+
+    The state after it, and the stages of the step.
+    """
     eps = float(jnp.finfo(c.s.dtype).eps)
     final = c.s + c.h * (1 + 1e-6) >= 1  # no sliver of a step is left for the end
     h = jnp.where(final, 1 - c.s, c.h)
@@ -140,20 +143,17 @@ def attempt(method, field, tol: Tolerances, c: State, on: Array) -> State:
     ).astype(jnp.result_type(int))
     ok = ok & on
     keep = lambda new, old: jnp.where(ok, new, old)
-    return State(
+    following = State(
         s=keep(jnp.where(final, jnp.ones_like(c.s), c.s + h), c.s),
         y=keep(y, c.y),
         f=keep(f, c.f) if method.shares_last_stage else None,
         h=jnp.where(on, h_next, c.h),
-        s_last=keep(c.s, c.s_last),
-        y_last=keep(c.y, c.y_last),
-        h_last=keep(h, c.h_last),
         h_tried=jnp.where(on, h, c.h_tried),
-        stages=keep(stages, c.stages),
         attempted=attempted,
         accepted=c.accepted + one(ok),
         status=jnp.where(on, status, c.status),
     )
+    return following, stages
 
 
 def goes_on(c: State, rows) -> Array:
@@ -163,7 +163,8 @@ def goes_on(c: State, rows) -> Array:
 
 
 class Rows(eqx.Module):
-    """What is saved: `ys[:next]` so far, the rest room; one row more takes what nobody wants.
+    """The saved rows: the first `next` of `ys` are filled in. The last one is a spare, which takes
+    the writes of members of a batch that have nothing to save.
 
     - `slots`, `fractions`: of a recorded solve, the step in which each row lies, -1 for the
       start, and where in it.
@@ -189,18 +190,18 @@ def first_rows(state: State, saves, recorded: bool = False) -> Rows:
     )
 
 
-def save(method, saves, c: State, rows: Rows, slot=None) -> Rows:
-    """Fills in the rows that lie in the last step."""
+def save(method, saves, before: State, after: State, stages, rows: Rows, slot=None) -> Rows:
+    """Fills in the rows that lie in the step between two states; after a rejected one, none."""
     count = saves.shape[0]
 
     def due(rows):
-        return (rows.next < count) & (take(saves, rows.next) <= c.s)
+        return (rows.next < count) & (take(saves, rows.next) <= after.s)
 
     def one(rows):
         on = due(rows)
         at = jnp.where(on, rows.next, count)
-        theta = (take(saves, rows.next) - c.s_last) / c.h_last
-        ys = put(rows.ys, at, c.y_last + method.weights(theta) @ c.stages)
+        theta = (take(saves, rows.next) - before.s) / after.h_tried
+        ys = put(rows.ys, at, before.y + method.weights(theta) @ stages)
         following = jnp.where(on, rows.next + 1, rows.next)
         if slot is None:
             return Rows(ys, following)
@@ -225,9 +226,9 @@ def integrate(method, field, y0, saves, tol: Tolerances):
     c = start(method, field, y0, tol)
 
     def one(carry):
-        c, rows = carry
-        c = attempt(method, field, tol, c, goes_on(c, rows))
-        return c, save(method, saves, c, rows)
+        before, rows = carry
+        c, stages = attempt(method, field, tol, before, goes_on(before, rows))
+        return c, save(method, saves, before, c, stages, rows)
 
     going = lambda carry: unvmap_any(goes_on(*carry))
     c, rows = jax.lax.while_loop(going, one, (c, first_rows(c, saves)))
@@ -281,11 +282,11 @@ def record(method, field, y0, saves, tol: Tolerances):
     def one(carry):
         before, rows, (starts, s, h, states), count = carry
         i, k = count // SEGMENT, count % SEGMENT
-        c = attempt(method, field, tol, before, goes_on(before, rows))
+        c, stages = attempt(method, field, tol, before, goes_on(before, rows))
         stepped = c.accepted > before.accepted
-        rows = save(method, saves, c, rows, count)
+        rows = save(method, saves, before, c, stages, rows, count)
         # Where nobody stepped the next attempt overwrites this.
-        h = put2(h, i, k, jnp.where(stepped, c.h_last, 0))
+        h = put2(h, i, k, jnp.where(stepped, c.h_tried, 0))
         starts = put(starts, i, jnp.where(k == 0, before.y, take(starts, i)))
         s = put(s, i, jnp.where(k == 0, before.s, take(s, i)))
         if states is not None:

@@ -22,7 +22,8 @@ class _Static:
 
     def __init__(self, method, field: FlatField):
         self.method, self.fn, self.is_theta = method, field.fn, field.is_theta
-        # Jitted, so that each is traced once for all the loops that take steps.
+        # Jitted, so that each is traced once for all the loops that take steps. A step of the record
+        # has no neighbour to share its last stage with: `None`.
         self.replay = jax.jit(method.replay)
         self.step = jax.jit(lambda *a: method.step(*a, None)[:2])
 

@@ -28,6 +28,3 @@ class RK4(AbstractExplicitMethod):
     adaptive: ClassVar[bool] = False
     stiff: ClassVar[bool] = False
     shares_last_stage: ClassVar[bool] = False
-
-    def weights(self, theta):
-        raise NotImplementedError("RK4 has no dense output.")

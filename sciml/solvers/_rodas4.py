@@ -8,6 +8,7 @@ from ._explicit import table
 from ._rosenbrock import AbstractRosenbrockMethod, nodes_of
 
 
+# As in the code RODAS, its first set.
 _GAMMA = 0.25
 _A5 = [1.221224509226641, 6.019134481288629, 12.53708333932087, -0.6878860361058950]
 _A = table(

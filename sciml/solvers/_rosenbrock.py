@@ -15,6 +15,7 @@ from jaxtyping import Array
 
 from .._compat import varying_like
 from ._linear import factorise
+from ._loop import put
 from ._method import AbstractMethod
 
 
@@ -57,7 +58,7 @@ class AbstractRosenbrockMethod(AbstractMethod):
         def stage(i, stages):
             rhs = field(s + alpha[i] * h, y + a[i] @ stages)
             rhs = rhs + (c[i] @ stages) / h_y + gamma[i] * h_y * by_time
-            return jax.lax.dynamic_update_index_in_dim(stages, solve(rhs), i, 0)
+            return put(stages, i, solve(rhs))
 
         # The first stage's field is known from the linearisation.
         count = self.stage_count

@@ -65,18 +65,20 @@ def solve(
     - `y0`: initial state: a number, an array, or any pytree of them. Integers and Python
       numbers become the default floating dtype; arrays keep theirs.
     - `ts`: save times of shape `(time,)`, increasing or decreasing, the first one the start.
-      Duplicates are allowed. They take the precision of the state.
+      Duplicates are allowed: pad the ragged times of a batch by repeating the last one, which
+      costs no steps. They take the precision of the state.
     - `args`: passed on to `fn`; any pytree.
     - `method`: `None` takes `Tsit5` and, when called with concrete values, changes to the stiff
       `Rodas5P` if `Tsit5` ran out of steps because of stiffness (inside `jit` and other
-      transformations it doesn't change: pass a stiff method there). Or one of
-      `solvers.Tsit5()`, `solvers.Rodas5P()`, `solvers.RK4()`, or any Diffrax solver.
+      transformations it doesn't change: pass a stiff method there). Or one of ours, such as
+      `solvers.Tsit5()`, `solvers.Rodas5P()` or `solvers.RK4()`, or any Diffrax solver.
     - `rtol`, `atol`: tolerances of the adaptive methods; by default 1e-6 and 1e-9 in double,
       1e-5 and 1e-7 in single precision.
     - `steps`: take this many equal steps between neighbouring save times instead, without
       error control, by `lax.scan`. With `method=None` it is `Tsit5`'s formula.
     - `max_steps`: how many steps may be tried in the whole solve.
-    - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods.
+    - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods
+      (in a batch, steps that any member takes).
     - `events`, `doses`, `side`: reserved; anything but the defaults is refused so far.
     - `adjoint`: for Diffrax's solvers, an expert's choice of a Diffrax adjoint. By default, and
       with our own methods, every mode of differentiation works.

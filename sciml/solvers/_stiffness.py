@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from ._method import AbstractMethod
 
 
-# An explicit method of order 5 is unstable beyond 3.3 on the negative axis; a step size near
-# this multiple of 1 / (spectral radius) was chosen by stability, not by accuracy.
+# Explicit methods are unstable on the negative axis beyond 2 (Heun) to 5.2 (Dopri8); a step size
+# near this multiple of 1 / (spectral radius) was chosen by stability, not by accuracy.
 _LIMIT = 1.5
 
 

@@ -1,30 +1,42 @@
 """Methods that keep the structure of Hamiltonian systems, on fixed steps.
 
 The state is a pair `(q, p)` of positions and momenta, and the system is separable: `dq/dt` depends
-on `p` only and `dp/dt` on `q` only. A step is made of *kicks*, which move `p`, and *drifts*, which
-move `q`. Energy then oscillates but does not drift, however long the solve.
+on `p` (and time) only and `dp/dt` on `q` (and time) only. A step is made of *kicks*, which move `p`,
+and *drifts*, which move `q`. The energy then stays near its first value, however long the solve.
 """
 
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._compat import depends
+from .._custom_types import VectorField
 from ._method import AbstractMethod
 
 
 class AbstractSymplecticMethod(AbstractMethod):
-    """A composition of leapfrog steps of the given `fractions` of a step."""
+    """A composition of leapfrog steps.
+
+    - `fractions`: their sizes, as fractions of a step.
+    """
+
+    fractions: eqx.AbstractClassVar[tuple[float, ...]]
+    stage_count: ClassVar[int] = 0
+    adaptive: ClassVar[bool] = False
+    stiff: ClassVar[bool] = False
+    shares_last_stage: ClassVar[bool] = False
 
     def advance(self, field, s, y, h):
         half = y.shape[0] // 2
         h_y = h.astype(y.dtype)
         for fraction in self.fractions:
             y = _kick(field, s, y, fraction * h_y / 2, half)
-            y = _drift(field, s, y, fraction * h_y, half)
+            # In the middle, so that the step is symmetric where the field depends on time, too.
+            y = _drift(field, s + fraction * h / 2, y, fraction * h_y, half)
             s = s + fraction * h
             y = _kick(field, s, y, fraction * h_y / 2, half)
         return y
@@ -44,12 +56,6 @@ class AbstractSymplecticMethod(AbstractMethod):
     def evaluations(self, steps):
         return 3 * len(self.fractions) * steps
 
-    fractions: ClassVar[tuple[float, ...]]
-    stage_count: ClassVar[int] = 0
-    adaptive: ClassVar[bool] = False
-    stiff: ClassVar[bool] = False
-    shares_last_stage: ClassVar[bool] = False
-
 
 _FIXED = "Symplectic methods run on fixed steps only."
 
@@ -67,7 +73,9 @@ class Leapfrog(AbstractSymplecticMethod):
 
     Order 2, symplectic and time-reversible. The state is a pair `(q, p)`; the field comes from
     [`hamiltonian`][sciml.solvers.hamiltonian] or is any function of your own whose `dq/dt` depends
-    on `p` only and `dp/dt` on `q` only.
+    on `p` (and time) only and `dp/dt` on `q` (and time) only. A step evaluates `dq/dt` once and
+    `dp/dt` twice. For many periods; over short spans or for tight tolerances prefer `Tsit5` or
+    `Dopri8`.
 
     **Reference:** E. Hairer, Ch. Lubich, G. Wanner, *Geometric numerical integration illustrated by
     the Störmer-Verlet method*, Acta Numer. 12 (2003), 399-450, doi 10.1017/S0962492902000144.
@@ -78,15 +86,15 @@ class Leapfrog(AbstractSymplecticMethod):
     error_order: ClassVar[int] = 2
 
 
-# notation: w_1, w_0 of the paper
+# the outer weight; the inner one is 1 - 2 w_1
 _W1 = 1 / (2 - 2 ** (1 / 3))
 
 
 class Yoshida4(AbstractSymplecticMethod):
     """Yoshida's method of order 4, for separable Hamiltonian systems (`steps=`).
 
-    Three leapfrog steps, one of them backwards; symplectic and time-reversible. See
-    [`Leapfrog`][sciml.solvers.Leapfrog] for the state and the field.
+    Three leapfrog steps, one of them backwards, at three times the cost; symplectic and
+    time-reversible. See [`Leapfrog`][sciml.solvers.Leapfrog] for the state and the field.
 
     **Reference:** H. Yoshida, *Construction of higher order symplectic integrators*, Phys. Lett. A
     150 (1990), 262-268, doi 10.1016/0375-9601(90)90092-3.
@@ -97,7 +105,7 @@ class Yoshida4(AbstractSymplecticMethod):
     error_order: ClassVar[int] = 4
 
 
-def hamiltonian(energy: Callable[[PyTree, PyTree, PyTree], Array]) -> Callable:
+def hamiltonian(energy: Callable[[PyTree, PyTree, PyTree], Array]) -> VectorField:
     """The vector field of a Hamiltonian system, `dq/dt = dH/dp`, `dp/dt = -dH/dq`.
 
     ```python
@@ -141,13 +149,13 @@ def hamiltonian(energy: Callable[[PyTree, PyTree, PyTree], Array]) -> Callable:
 
 
 def check_separable(fn, t0, y0, args) -> None:
-    """Refuses a state or a field that a symplectic method can't take."""
+    """Refuses a state or a field that a symplectic method can't take, by `ValueError`."""
     pair = isinstance(y0, tuple | list) and len(y0) == 2
-    shapes = lambda tree: [jnp.shape(x) for x in jax.tree.leaves(tree)]
+    shapes = lambda tree: [(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)]
     if not pair or shapes(y0[0]) != shapes(y0[1]):
         raise ValueError(
             "A symplectic method needs the state as a pair `(q, p)` of positions and momenta of the "
-            f"same shapes, but `y0` is {jax.tree.map(jnp.shape, y0)}."
+            f"same shapes and dtypes, but `y0` is {jax.tree.map(jax.typeof, y0)}."
         )
     q, p = y0
     state = type(y0) if type(y0) in (tuple, list) else lambda pair: type(y0)(*pair)

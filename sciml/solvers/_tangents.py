@@ -6,7 +6,8 @@ loop forwards) and how to solve its transpose (a loop backwards), and JAX makes 
 differentiation of that: forward, reverse, and each over the other.
 
 The unknowns are the tangents at the starts of the recorded segments and of the saved rows. Inside
-a segment states are kept or recomputed; memory is O(segments + steps in a segment) states.
+a segment states are recomputed; memory is O(segments + steps in a segment) states, and for small
+ones those of the first `KEPT` segments.
 
 The parameters join the unknowns, so that one loop does all. In a batch that shares many of them (a
 network's weights under `jax.vmap`) they would be materialised for each member; there they stay
@@ -37,8 +38,22 @@ def is_zero(tangent) -> bool:
 def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     """Tangents of the segments' starts and of the rows, whose times keep their fractions.
 
-    Half a solution has no derivative: if it is not `fine` all are nan, in every mode, not
-    plausible numbers for some.
+    Half a solution has no derivative: then all are nan, in every mode, not plausible numbers for
+    some.
+
+    **Arguments:**
+
+    - `static`: method and field.
+    - `primals`, `tangents`: of `(y0, theta, saves, (rest, tolerances))`.
+    - `rec`: the recorded steps; `fine`: whether they are all.
+
+    **Returns:**
+
+    `(starts, rows)`, of shapes `(segment, n)` and `(row, n)`.
+
+    **Raises:**
+
+    `ValueError` inside `shard_map`, for parameters that all devices share.
     """
     y0, theta, saves, (rest, _) = primals
     dy0, dtheta, _, _ = tangents
@@ -70,12 +85,12 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     def phi_fast(y, deltas, s, h):
         return static.step(moved(deltas), s, y, h) if small else phi(y, deltas, s, h)
 
-    def step_jvp(phi, y, s, h, dy, deltas):
+    def step_jvp(step, y, s, h, dy, deltas):
         if deltas is None:
-            (y1, _), (dy1, dk) = jax.jvp(lambda y: phi(y, still, s, h), (y,), (dy,))
+            (y1, _), (dy1, dk) = jax.jvp(lambda y: step(y, still, s, h), (y,), (dy,))
         else:
-            step = lambda y, deltas: phi(y, deltas, s, h)
-            (y1, _), (dy1, dk) = jax.jvp(step, (y, still), (dy, deltas))
+            both = lambda y, deltas: step(y, deltas, s, h)
+            (y1, _), (dy1, dk) = jax.jvp(both, (y, still), (dy, deltas))
         return y1, dy1, dk
 
     def step_vjp(y, s, h, gy, gk, gv):
@@ -101,7 +116,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     steps_in = lambda i: jnp.minimum(SEGMENT, rec.count - i * SEGMENT)
     zero = jnp.zeros_like(used)
 
-    def times_of(i):
+    def times_and_sizes_of(i):
         row = take(sizes, i)
         return take(starts, i) + jnp.cumsum(row) - row, row
 
@@ -139,9 +154,9 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             d = d + take(dx, following)
             return i + 1, r, put(x, following, d), out, d
 
-        first = jnp.sum(at_start & (jnp.arange(count) < rec.rows)).astype(used.dtype)
+        first_row = jnp.sum(at_start & (jnp.arange(count) < rec.rows)).astype(used.dtype)
         room = jnp.concatenate([dout, jnp.zeros_like(dout[:1])])
-        carry = (zero, first, dx, room, dx[0])
+        carry = (zero, first_row, dx, room, dx[0])
         _, _, x, out, _ = jax.lax.while_loop(lambda c: c[0] < used, segment, carry)
         return pack(dv, x, out[:-1])
 
@@ -170,7 +185,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
 
         def segment(carry):
             i, r, gv, x, lam = carry
-            ss, hs = times_of(i)
+            ss, hs = times_and_sizes_of(i)
             ys = states_of(i, ss, hs)
 
             def one(inner):

@@ -66,8 +66,8 @@ def test_a_member_that_fails_leaves_the_others_alone():
     assert bool(jnp.isnan(grads[1:3]).all())
 
 
-def test_case_19():
-    """Ragged measurements of three subjects, padded by repeating each one's last time."""
+def test_ragged_members_padded_with_their_last_time():
+    """Measurements of three subjects (case 19)."""
     ts = jnp.array([[0.0, 1, 2, 3, 4], [0, 0.5, 1.5, 2.5, 2.5], [0, 1, 1, 1, 1]])
     measured = jnp.array([[1.0, 1, 1, 1, 1], [0, 1, 1, 1, 0], [0, 1, 0, 0, 0]])
     ks = jnp.array([0.5, 1.0, 2.0])

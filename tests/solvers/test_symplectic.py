@@ -40,6 +40,17 @@ def test_observed_order(method):
 
 
 @methods
+def test_observed_order_of_a_field_with_time_in_both_halves(method):
+    field = lambda t, y, a: (y[1] * (1 + 0.5 * jnp.sin(t)), -jnp.sin(y[0]) + jnp.cos(2 * t))
+    solve = lambda **kw: solvers.solve(field, (1.0, 0.0), jnp.array([0.0, 3.0]), **kw).ys
+    exact = helpers.flat(solve(method=solvers.Dopri8(), rtol=1e-12, atol=1e-13))
+    errors = [
+        np.linalg.norm(helpers.flat(solve(method=method, steps=n)) - exact) for n in (60, 120)
+    ]
+    assert abs(math.log2(errors[0] / errors[1]) - method.order) < 0.25
+
+
+@methods
 def test_the_energy_does_not_drift(method):
     # 30,000 steps, 1,000 periods and more; RK4 loses energy steadily with as many.
     ts = jnp.linspace(0.0, 6000.0, 61)
@@ -107,6 +118,8 @@ def test_what_it_can_not_take():
         solvers.solve(lambda t, y, a: -y, jnp.ones(2), ts, **options)
     with pytest.raises(ValueError, match="same shapes"):
         solvers.solve(lambda t, y, a: y, (jnp.ones(2), jnp.ones(3)), ts, **options)
+    with pytest.raises(ValueError, match="and dtypes"):
+        solvers.solve(lambda t, y, a: y, (jnp.ones(2), jnp.ones(2, complex)), ts, **options)
     damped = lambda t, y, a: (y[1], -y[0] - 0.1 * y[1])
     for wrap in (lambda f: f, jax.jit):
         with pytest.raises(ValueError, match="dp/dt depends on p"):
