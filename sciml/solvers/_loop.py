@@ -298,6 +298,8 @@ def record(method, field, y0, saves, tol: Tolerances):
         return unvmap_any(goes_on(c, rows)) & (count < SEGMENTS * SEGMENT)
 
     c, rows, steps, count = jax.lax.while_loop(going, one, (c, rows, steps, count))
+    assert rows.slots is not None
+    assert rows.fractions is not None
     rec = Record(*steps, count, rows.next, rows.slots[:-1], rows.fractions[:-1])
     status = jnp.where(goes_on(c, rows), RECORD_FULL, c.status)
     c = eqx.tree_at(lambda c: c.status, c, status)

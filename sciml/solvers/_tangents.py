@@ -175,10 +175,10 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             inner = (zero, take(rec.starts, i), no_states)
             return jax.lax.while_loop(lambda c: c[0] < steps_in(i), again, inner)[2]
 
-        if rec.states is None:
+        kept = rec.states
+        if kept is None:
             return recompute()
-        keep = lambda: take(rec.states, jnp.minimum(i, KEPT))
-        return jax.lax.cond(i < KEPT, keep, recompute)
+        return jax.lax.cond(i < KEPT, lambda: take(kept, jnp.minimum(i, KEPT)), recompute)
 
     def backwards(_, b):
         gv, gx, gout = unpack(b)
