@@ -37,10 +37,11 @@ def as_state(y0: PyTree) -> tuple[PyTree, np.dtype]:
 
     The state, and the real dtype in which time is measured.
     """
-    if isinstance(y0, jax.Array) and not y0.weak_type and y0.dtype.kind in "fc":  # a short cut
+    if isinstance(y0, jax.Array) and y0.size and not y0.weak_type and y0.dtype.kind in "fc":
+        # a short cut
         return y0, np.dtype(jnp.finfo(y0.dtype).dtype)
     leaves, treedef = jax.tree.flatten(y0)
-    if not leaves:
+    if not sum(np.size(x) for x in leaves):
         raise ValueError("`y0` has no arrays in it; a state needs at least one number.")
     arrays = []
     for leaf in leaves:

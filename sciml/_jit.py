@@ -18,20 +18,21 @@ def flat_jit(fn: Callable) -> Callable:
     def run(key, arrays):
         treedef, static = key
         arrays = iter(arrays)
-        leaves = [next(arrays) if leaf is _ARRAY else leaf for leaf in static]
+        leaves = [next(arrays) if leaf is _ARRAY else leaf[1] for leaf in static]
         return fn(*jax.tree.unflatten(treedef, leaves))
 
     @functools.wraps(fn)
     def call(*args):
         leaves, treedef = jax.tree.flatten(args)
         arrays = [x for x in leaves if isinstance(x, _KINDS)]
-        static = tuple(_ARRAY if isinstance(x, _KINDS) else x for x in leaves)
+        # with types, since 1 == True
+        static = tuple(_ARRAY if isinstance(x, _KINDS) else (type(x), x) for x in leaves)
         return run((treedef, static), arrays)
 
     return call
 
 
-_KINDS = (jax.Array, np.ndarray, np.generic)
+_KINDS = (jax.Array, np.ndarray, np.number, np.bool)
 
 
 class _Array:

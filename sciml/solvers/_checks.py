@@ -1,6 +1,7 @@
 """What `solve` and its relatives check at the door."""
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -75,9 +76,19 @@ def refuse_unsupported(events, doses, side):
         )
 
 
+def check_tolerances(rtol, atol, size: int):
+    """Tolerances are numbers, or vectors of the flat state."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if np.shape(value) not in ((), (1,), (size,)):
+            raise ValueError(
+                f"`{name}` must be a number, or one for each of the {size} numbers of the state in "
+                f"the order of `jax.flatten_util.ravel_pytree`, but has shape {np.shape(value)}."
+            )
+
+
 def check_field(fn, t0, y0, args):
     """The vector field must give back what the state is made of."""
-    got = jax.eval_shape(fn, t0, y0, args)
+    got = eqx.filter_eval_shape(fn, t0, y0, args)
     want_tree, got_tree = jax.tree.structure(y0), jax.tree.structure(got)
     if want_tree != got_tree:
         hint = " For a vector write `y0=jnp.array([…])`." if isinstance(y0, list) else ""

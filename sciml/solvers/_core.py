@@ -6,10 +6,11 @@ import diffrax
 import jax
 import jax.numpy as jnp
 
+from .._compat import varying_like
 from .._custom_types import Derivatives
 from .._results import RESULTS
 from . import _loop
-from ._checks import check_field
+from ._checks import check_field, check_tolerances
 from ._dense import Dense, DiffraxDense
 from ._diffrax import solve_diffrax
 from ._field import flatten_field
@@ -67,6 +68,7 @@ def solve_core(
     elapsed = ts - ts[0]
     t0, elapsed = ts[0].astype(dtype), elapsed.astype(dtype)
     check_field(fn, t0, y0, args)
+    check_tolerances(rtol, atol, sum(jnp.size(x) for x in jax.tree.leaves(y0)))
     if isinstance(method, AbstractSymplecticMethod):
         check_separable(fn, t0, y0, args)
     if not isinstance(method, AbstractMethod):
@@ -81,6 +83,7 @@ def solve_core(
     ordered = jnp.all(saves[1:] >= saves[:-1])
     # Rounding must not put a row behind the end.
     saves = jnp.where(saves > 1, jnp.ones_like(saves), saves)
+    y0 = varying_like(y0, rtol, atol, max_steps)  # what steers the steps moves the state
     field, flat, unravel = flatten_field(fn, y0, args, t0, span)
     record = None
     if steps is not None:
@@ -94,6 +97,7 @@ def solve_core(
         counts["evaluations"] = 2 + method.evaluations(counts["attempted"])
     status = jnp.where(ordered, counts["status"], _loop.UNORDERED_TIMES)
     valid = valid & ordered
+    ys = ys * jnp.where(ordered, 1.0, jnp.nan).astype(ys.dtype)
     result = RESULTS.successful
     for code, item in _RESULTS.items():
         result = RESULTS.where(status == code, item, result)

@@ -63,7 +63,8 @@ def _evaluate(dense: Dense, s):
         i = jnp.maximum(jnp.sum(rec.s < s) - 1, 0)
         sizes = take(rec.h, i)
         begins = take(rec.s, i) + jnp.cumsum(sizes) - sizes
-        k = jnp.maximum(jnp.sum((begins < s) & (sizes > 0)) - 1, 0)
+        # The last step that begins before; in a batch there are steps of size zero between.
+        k = jnp.max(jnp.where((begins < s) & (sizes > 0), jnp.arange(SEGMENT), 0))
 
         def again(y, j):
             h = jnp.where(j < k, take(sizes, j), 0)

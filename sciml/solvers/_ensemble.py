@@ -39,7 +39,8 @@ def solve_ensemble(
     """Solves one differential equation for many initial states, times or parameters.
 
     The steps and values of a member are those of its single solve. A member that fails is a
-    value, `sol.ok[i]`, and leaves the others alone. All members march in step until the last one
+    value, `sol.ok[i]`, and leaves the others alone; but derivatives by what all members share are
+    nan as soon as one fails. All members march in step until the last one
     is done: put easy and hard ones into different calls.
 
     ```python

@@ -70,10 +70,11 @@ def flatten_field(
         arrays, static = eqx.partition((fn, args), eqx.is_inexact_array)
         fn, args = eqx.combine(varying_like(arrays, flat), static)
         closed = traced(flat, fn, args)
+    jaxpr = closed.jaxpr  # without its constants, which may be traced
     is_theta = tuple(bool(jnp.issubdtype(jnp.result_type(c), jnp.inexact)) for c in closed.consts)
     pairs = list(zip(closed.consts, is_theta, strict=True))
     field = FlatField(
-        fn=jax.jit(lambda consts, t, y: eval_jaxpr(closed.jaxpr, consts, t, y)),
+        fn=jax.jit(lambda consts, t, y: eval_jaxpr(jaxpr, consts, t, y)),
         is_theta=is_theta,
         theta=[jnp.asarray(c) for c, inexact in pairs if inexact],
         rest=[c for c, inexact in pairs if not inexact],

@@ -195,7 +195,8 @@ def save(method, saves, before: State, after: State, stages, rows: Rows, slot=No
     count = saves.shape[0]
 
     def due(rows):
-        return (rows.next < count) & (take(saves, rows.next) <= after.s)
+        stepped = after.accepted > before.accepted
+        return stepped & (rows.next < count) & (take(saves, rows.next) <= after.s)
 
     def one(rows):
         on = due(rows)

@@ -40,10 +40,14 @@ def solve(
 ) -> Solution:
     """Solves the initial value problem `dy/dt = fn(t, y, args)`, `y(ts[0]) = y0`.
 
-    Every JAX transformation may surround it. Called with concrete values it compiles once per
-    `fn`, shapes and options: a new parameter value, tolerance or an equal module compiles
-    nothing new, but a fresh `lambda` is a new function. As with `jax.jit`, what `fn` reads from
-    around it must not change between calls: pass what changes as `args` or as a field of a module.
+    Every JAX transformation may surround it. Derivatives are those of the numerical solution, with
+    the steps as they were. Where stability held an explicit method's steps down, at a stiff problem,
+    they may be far off though the values are right: pass a stiff method.
+
+    Called with concrete values it compiles once per `fn`, shapes and options: a new parameter value,
+    tolerance or an equal module compiles nothing new, but a fresh `lambda` is a new function. As with
+    `jax.jit`, what `fn` reads from around it must not change between calls: pass what changes as
+    `args` or as a field of a module.
 
     ```python
     import jax.numpy as jnp
@@ -82,7 +86,8 @@ def solve(
     - `events`, `doses`, `side`: reserved; anything but the defaults is refused so far.
     - `adjoint`: for Diffrax's solvers, an expert's choice of a Diffrax adjoint. By default, and
       with our own methods, every mode of differentiation works.
-    - `throw`: raise `RuntimeError` if the solve fails. Otherwise see `Solution.ok`.
+    - `throw`: raise `RuntimeError` if the solve fails. Otherwise see `Solution.ok`. Inside `jit` a
+      program that uses only derivatives may drop the check; they are nan then.
 
     **Returns:**
 
@@ -109,6 +114,8 @@ def solve(
         raise ValueError(
             "`dense=` needs adaptive steps. With `steps=` ask for more save times instead."
         )
+    if isinstance(chosen, AbstractMethod):
+        max_steps = np.asarray(max_steps)  # a new number compiles nothing new
     # With concrete values nobody differentiates, and the plain loop is the cheapest.
     derivatives = "forward" if eager else "any"
 

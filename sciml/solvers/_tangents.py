@@ -105,8 +105,12 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     starts, sizes, slots, fractions = jax.lax.stop_gradient(
         (rec.s, rec.h, rec.slots, rec.fractions)
     )
+    # A row at the start lies at the beginning of the first step, if there is one.
+    flat_sizes = sizes.reshape(-1)
+    started = jnp.any(flat_sizes > 0) & (jnp.arange(count) < rec.rows)
+    slots = jnp.where((slots < 0) & started, jnp.argmax(flat_sizes > 0).astype(slots.dtype), slots)
     # Save times that are differentiated move within their step.
-    steps = sizes.reshape(-1)[jnp.maximum(slots, 0)]
+    steps = flat_sizes[jnp.maximum(slots, 0)]
     motion = saves - jax.lax.stop_gradient(saves)
     fractions = fractions + motion / jnp.where(steps > 0, steps, jnp.ones_like(steps))
     weights = jax.vmap(method.weights)(fractions)
@@ -262,7 +266,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     later, out = jnp.zeros((SEGMENTS - 1, n), dtype), jnp.zeros((count, n), dtype)
     if not joined:
         later, out = sweep(dmoving, varying_like(jnp.zeros((SEGMENTS, n), dtype), y0))
-    # Rows at the very start lie in no step: they move with the initial state.
+    # Where there is no step, rows move with the initial state.
     out = jnp.where(at_start[:, None], dy0[None], out)
     b = varying_like(pack(dflat, jnp.concatenate([dy0[None], later]), out), y0, saves)
     _, at_starts, out = unpack(jax.lax.custom_linear_solve(multiply, b, forwards, backwards))

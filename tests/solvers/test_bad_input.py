@@ -182,3 +182,12 @@ def test_ensembles(y0, ts, args, in_axes, message):
     fn = lambda t, y, k: -(k["k"] if isinstance(k, dict) else k) * y
     with pytest.raises(ValueError, match=message):
         solvers.solve_ensemble(fn, y0, ts, args, in_axes=in_axes, steps=2)
+
+
+def test_a_state_without_numbers_and_tolerances_of_another_shape():
+    ts = jnp.array([0.0, 1.0])
+    with pytest.raises(ValueError, match="at least one number"):
+        solvers.solve(lambda t, y, a: -y, jnp.zeros((0,)), ts)
+    with pytest.raises(ValueError, match=r"`atol` must be a number, or one for each of the 2"):
+        solvers.solve(lambda t, y, a: -y, jnp.ones(2), ts, atol=jnp.full(3, 1e-6))
+    assert solvers.solve(lambda t, y, a: -y, jnp.ones(2), ts, atol=jnp.full(2, 1e-6)).ok

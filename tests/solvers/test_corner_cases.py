@@ -136,3 +136,21 @@ def test_stiff_members_change_the_method_as_a_single_solve_does():
     )  # fmt: skip
     assert sol.ok.all()
     np.testing.assert_allclose(sol.ys[1, -1, 0], np.cos(2.0), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", helpers.adaptive_methods, ids=helpers.name)
+def test_mixed_second_derivatives_by_a_save_time_at_the_start(method):
+    def f(t1, k):
+        ts = jnp.stack([jnp.zeros(()), t1, jnp.array(2.0)])
+        return solvers.solve(
+            lambda t, y, k: -k * y, jnp.array([1.0]), ts, k, method=method, throw=False
+        ).ys[1, 0]
+
+    hessian = jax.jit(jax.hessian(f, (0, 1)))(0.0, 1.3)
+    np.testing.assert_allclose(hessian, [[1.69, -1.0], [-1.0, 0.0]], atol=1e-6)
+
+
+def test_unordered_times_of_a_trace_give_nothing():
+    run = jax.jit(lambda ts: solvers.solve(lambda t, y, a: -y, jnp.array([1.0]), ts, throw=False))
+    sol = run(jnp.array([0.0, 1.0, 0.5, 2.0]))
+    assert not sol.ok and not sol.valid.any() and bool(jnp.isnan(sol.ys).all())

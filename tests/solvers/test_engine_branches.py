@@ -272,3 +272,16 @@ def test_a_closure_over_what_all_devices_share_is_refused():
     spread = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=jax.P("member"))
     with pytest.raises(ValueError, match="Pass it as `args`"):
         jax.grad(lambda s: spread(s, jnp.arange(1.0, 9.0)).sum())(1.0)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices; see the root conftest.py")
+def test_tolerances_that_differ_between_shards():
+    mesh = jax.make_mesh((8,), ("member",), axis_types=(jax.sharding.AxisType.Auto,))
+    run = lambda rtol: solvers.solve(
+        helpers.decay, jnp.array([1.0]), jnp.array([0.0, 1.0]), 0.7, rtol=rtol, throw=False
+    ).ys[-1, 0]
+    spread = jax.shard_map(
+        jax.vmap(run), mesh=mesh, in_specs=jax.P("member"), out_specs=jax.P("member")
+    )
+    tols = jnp.logspace(-8, -3, 8)
+    np.testing.assert_allclose(jax.jit(spread)(tols), jax.vmap(run)(tols), rtol=1e-12)

@@ -122,3 +122,26 @@ def test_nothing_long_is_copied_in_a_loop(what):
     assert max(e.outvars[0].aval.size for e in selects) < rows
     for loop in (e for e in loops_of(closed.jaxpr) if e.primitive.name == "while"):
         assert loop.params["cond_jaxpr"].out_avals[0].shape == ()
+
+
+def test_dense_output_of_members_that_reject_different_steps():
+    def fn(t, y, mu):
+        return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
+
+    ts, mus = jnp.linspace(0.0, 20.0, 11), jnp.array([0.5, 5.0, 12.0])
+    run = lambda mu, **options: solvers.solve(fn, jnp.array([2.0, 0.0]), ts, mu, **options)
+    at = lambda mu: run(mu, dense=True).at(ts)
+    ys, dense = jax.jit(jax.vmap(lambda mu: (run(mu).ys, at(mu))))(mus)
+    assert len(set(jax.vmap(run)(mus).stats["rejected"].tolist())) == 3
+    np.testing.assert_allclose(dense, ys, atol=1e-8)
+    slope = jax.grad(lambda mu: jnp.sum(at(mu)[:, 0]))
+    np.testing.assert_allclose(jax.jit(jax.vmap(slope))(mus)[0], slope(mus[0]), rtol=1e-6)
+
+
+def test_a_start_that_is_not_finite_saves_no_row():
+    run = lambda k: solvers.solve(
+        lambda t, y, k: jnp.log(k) * y, jnp.array([1.0]), jnp.linspace(0.0, 1.0, 3), k, throw=False
+    )
+    sol = jax.vmap(run)(jnp.array([2.0, -1.0]))
+    np.testing.assert_array_equal(sol.valid, [[True, True, True], [False, False, False]])
+    assert bool(jnp.isnan(sol.ys[1]).all())

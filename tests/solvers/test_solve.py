@@ -250,3 +250,34 @@ def test_numbers_in_a_module_may_change_without_a_trace():
     before = len(TRACES)
     run(0.25)
     assert len(TRACES) == before
+
+
+def test_any_pytree_may_be_args():
+    net = eqx.nn.MLP(1, 1, 4, 1, key=jax.random.key(0))  # holds functions
+    ts = jnp.array([0.0, 1.0])
+    got = solvers.solve(lambda t, y, a: a(y), jnp.array([1.0]), ts, net).ys
+    np.testing.assert_allclose(got, solvers.solve(lambda t, y, a: net(y), jnp.array([1.0]), ts).ys)
+    tagged = {"name": "x", "k": 0.5, "none": None}
+    sol = solvers.solve(lambda t, y, a: -a["k"] * y, jnp.array([1.0]), ts, tagged)
+    np.testing.assert_allclose(sol.ys[-1], np.exp(-0.5), rtol=1e-5)
+
+
+def test_what_is_static_is_told_apart_by_type():
+    fn = lambda t, y, a: -(3.0 if a is True else 1.0) * y
+    got = [float(solvers.solve(fn, 1.0, jnp.array([0.0, 1.0]), a).ys[-1]) for a in (1, True)]
+    np.testing.assert_allclose(got, np.exp([-1.0, -3.0]), rtol=1e-5)
+
+
+def test_a_new_step_budget_compiles_nothing():
+    traces = []
+
+    def fn(t, y, args):
+        traces.append(1)
+        return -y
+
+    for n in (100, 200, 300):
+        solvers.solve(fn, jnp.array([1.0]), jnp.array([0.0, 1.0]), max_steps=n)
+        if n == 100:
+            first = len(traces)
+    # one look at its shape for each call is no compilation
+    assert len(traces) <= first + 2
