@@ -271,7 +271,7 @@ def test_a_closure_over_what_all_devices_share_is_refused():
     specs = (jax.P(), jax.P("member"))
     spread = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=jax.P("member"))
     with pytest.raises(ValueError, match="Pass it as `args`"):
-        jax.grad(lambda s: spread(s, jnp.arange(1.0, 9.0)).sum())(1.0)
+        jax.jit(jax.grad(lambda s: spread(s, jnp.arange(1.0, 9.0)).sum()))(1.0)
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices; see the root conftest.py")
