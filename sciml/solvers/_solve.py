@@ -114,14 +114,14 @@ def solve(
         raise ValueError(
             "`dense=` needs adaptive steps. With `steps=` ask for more save times instead."
         )
-    if isinstance(chosen, AbstractMethod):
-        max_steps = np.asarray(max_steps)  # a new number compiles nothing new
+    # As an array a new budget compiles nothing new; Diffrax's loops need a number.
+    budget = np.asarray(max_steps) if isinstance(chosen, AbstractMethod) else max_steps
     # With concrete values nobody differentiates, and the plain loop is the cheapest.
     derivatives = "forward" if eager else "any"
 
     def run(chosen):
         core = _compiled if eager else solve_core
-        options = (rtol, atol, steps, max_steps, dense, derivatives, adjoint)
+        options = (rtol, atol, steps, budget, dense, derivatives, adjoint)
         return core(fn, y0, ts, args, chosen, *options)
 
     sol = run(chosen)
