@@ -14,6 +14,7 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from sciml import solvers
 
@@ -123,6 +124,14 @@ adaptive_methods = [solvers.Tsit5(), solvers.Rodas5P()]
 
 def name(x) -> str:
     return type(x).__name__
+
+
+each_kind = pytest.mark.parametrize("method", adaptive_methods, ids=name)
+each_kind_the_second_slow = pytest.mark.parametrize(
+    "method",
+    [solvers.Tsit5(), pytest.param(solvers.Rodas5P(), marks=pytest.mark.slow)],
+    ids=name,
+)
 
 
 def flat(tree) -> np.ndarray:

@@ -81,8 +81,9 @@ def check_tolerances(rtol, atol, size: int):
     for name, value in (("rtol", rtol), ("atol", atol)):
         if np.shape(value) not in ((), (1,), (size,)):
             raise ValueError(
-                f"`{name}` must be a number, or one for each of the {size} numbers of the state in "
-                f"the order of `jax.flatten_util.ravel_pytree`, but has shape {np.shape(value)}."
+                f"`{name}` must be a number, or one for each of the {size} real numbers of the state, "
+                "in the order of its leaves (of a complex leaf first all real, then all imaginary "
+                f"parts), but has shape {np.shape(value)}."
             )
 
 

@@ -68,7 +68,6 @@ def solve_core(
     elapsed = ts - ts[0]
     t0, elapsed = ts[0].astype(dtype), elapsed.astype(dtype)
     check_field(fn, t0, y0, args)
-    check_tolerances(rtol, atol, sum(jnp.size(x) for x in jax.tree.leaves(y0)))
     if isinstance(method, AbstractSymplecticMethod):
         check_separable(fn, t0, y0, args)
     if not isinstance(method, AbstractMethod):
@@ -85,6 +84,7 @@ def solve_core(
     saves = jnp.where(saves > 1, jnp.ones_like(saves), saves)
     y0 = varying_like(y0, rtol, atol, max_steps)  # what steers the steps moves the state
     field, flat, unravel = flatten_field(fn, y0, args, t0, span)
+    check_tolerances(rtol, atol, flat.shape[0])
     record = None
     if steps is not None:
         ys, valid, counts = solve_fixed(method, field, flat, saves, steps)

@@ -78,6 +78,3 @@ class Rodas4(AbstractRosenbrockMethod):
     order: ClassVar[int] = 4
     error_order: ClassVar[int] = 4
     stage_count: ClassVar[int] = 6
-    adaptive: ClassVar[bool] = True
-    stiff: ClassVar[bool] = True
-    shares_last_stage: ClassVar[bool] = False

@@ -119,6 +119,3 @@ class Rodas5P(AbstractRosenbrockMethod):
     order: ClassVar[int] = 5
     error_order: ClassVar[int] = 5
     stage_count: ClassVar[int] = 8
-    adaptive: ClassVar[bool] = True
-    stiff: ClassVar[bool] = True
-    shares_last_stage: ClassVar[bool] = False

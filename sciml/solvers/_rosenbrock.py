@@ -7,6 +7,8 @@ II*, section IV.7, equation 7.25'), for `dy/ds = F(s, y)` and J its Jacobian:
     (I/(h gamma) - J) K_i = F(s + alpha_i h, y + sum a_ij K_j) + sum (c_ij/h) K_j + gamma_i h dF/ds
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -35,6 +37,9 @@ class AbstractRosenbrockMethod(AbstractMethod):
     error_weights: eqx.AbstractClassVar[np.ndarray]
     dense: eqx.AbstractClassVar[np.ndarray]
     nodes: eqx.AbstractClassVar[tuple[np.ndarray, np.ndarray]]
+    adaptive: ClassVar[bool] = True
+    stiff: ClassVar[bool] = True
+    shares_last_stage: ClassVar[bool] = False
 
     def step(self, field, s, y, h, f):
         y1, stages = self.replay(field, s, y, h)

@@ -38,6 +38,3 @@ class Rosenbrock23(AbstractRosenbrockMethod):
     order: ClassVar[int] = 2
     error_order: ClassVar[int] = 3
     stage_count: ClassVar[int] = 3
-    adaptive: ClassVar[bool] = True
-    stiff: ClassVar[bool] = True
-    shares_last_stage: ClassVar[bool] = False

@@ -188,6 +188,8 @@ def test_a_state_without_numbers_and_tolerances_of_another_shape():
     ts = jnp.array([0.0, 1.0])
     with pytest.raises(ValueError, match="at least one number"):
         solvers.solve(lambda t, y, a: -y, jnp.zeros((0,)), ts)
-    with pytest.raises(ValueError, match=r"`atol` must be a number, or one for each of the 2"):
+    with pytest.raises(ValueError, match=r"`atol` must be a number, or one for each of the 2 real"):
         solvers.solve(lambda t, y, a: -y, jnp.ones(2), ts, atol=jnp.full(3, 1e-6))
     assert solvers.solve(lambda t, y, a: -y, jnp.ones(2), ts, atol=jnp.full(2, 1e-6)).ok
+    two_each = jnp.full(4, 1e-6)  # real and imaginary parts
+    assert solvers.solve(lambda t, y, a: -y, jnp.ones(2, complex), ts, atol=two_each).ok

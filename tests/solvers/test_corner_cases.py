@@ -138,7 +138,7 @@ def test_stiff_members_change_the_method_as_a_single_solve_does():
     np.testing.assert_allclose(sol.ys[1, -1, 0], np.cos(2.0), atol=1e-5)
 
 
-@pytest.mark.parametrize("method", helpers.adaptive_methods, ids=helpers.name)
+@helpers.each_kind
 def test_mixed_second_derivatives_by_a_save_time_at_the_start(method):
     def f(t1, k):
         ts = jnp.stack([jnp.zeros(()), t1, jnp.array(2.0)])

@@ -13,12 +13,8 @@ from sciml.solvers import _loop, _stiffness, _tangents
 from sciml.solvers._linear import factorise
 
 
-methods = pytest.mark.parametrize("method", helpers.adaptive_methods, ids=helpers.name)
-twice_as_slow = pytest.mark.parametrize(
-    "method",
-    [solvers.Tsit5(), pytest.param(solvers.Rodas5P(), marks=pytest.mark.slow)],
-    ids=helpers.name,
-)
+methods = helpers.each_kind
+twice_as_slow = helpers.each_kind_the_second_slow
 TIGHT = {"rtol": 1e-9, "atol": 1e-11, "throw": False}
 
 

@@ -10,11 +10,7 @@ from jax.extend import core
 from sciml import solvers
 
 
-methods = pytest.mark.parametrize(
-    "method",
-    [solvers.Tsit5(), pytest.param(solvers.Rodas5P(), marks=pytest.mark.slow)],
-    ids=helpers.name,
-)
+methods = helpers.each_kind_the_second_slow
 RATES = jnp.array([0.1, 30.0, -3.0])  # different numbers of steps
 TIMES = jnp.array([[0.0, 0.0, 0.5, 2.0], [0.0, 0.01, 0.02, 0.1], [1.0, 0.7, -0.5, -0.5]])
 
