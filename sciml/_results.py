@@ -22,6 +22,11 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "nan or inf. Check the starting values and divisions, logarithms or roots in the "
         "vector field."
     )
+    inconsistent_start = (
+        "The initial state does not fulfil the algebraic equations, the rows of a singular `mass` without a "
+        "derivative, and no values of what they determine were found that do. Start closer to a consistent "
+        "state; if there is one, the index of the system may be higher than 1: differentiate its constraints."
+    )
     nonfinite_field = (
         "The solution or its vector field became non-finite (nan or inf). Check for "
         "divisions by zero, logarithms or roots of negative numbers and finite-time blow-up."

@@ -11,10 +11,8 @@ from jaxtyping import Array
 
 from .._checks import integer_at_least
 from .._results import RESULTS
+from ..solvers._checks import check_method
 from ..solvers._levenberg_marquardt import default_options, minimise_in_box, Optimum, Options
-from ..solvers._rodas5p import Rodas5P
-from ..solvers._solve import solve
-from ..solvers._tsit5 import Tsit5
 from ._likelihood import (
     local,
     log_constant,
@@ -23,7 +21,7 @@ from ._likelihood import (
     prior_terms,
     solve_tolerances,
 )
-from ._problem import check_problem, Problem, Solve, with_fields
+from ._problem import check_problem, Problem
 from ._progress import progress
 from ._result import Result, Starts
 from ._uncertainty import uncertainty
@@ -99,10 +97,6 @@ def estimate(
     xs = _draw(problem, starts, key)
     options = default_options(xs.dtype, ftol, xtol, integer_at_least("max_steps", max_steps))
     ends = _run(problem, xs, options)
-    if not np.isfinite(ends.local.loss[0]) and problem.solve.method is None:
-        stiffer = _stiff_version(problem)
-        if stiffer is not None:
-            problem, ends = stiffer, _run(stiffer, xs, options)
     order = np.argsort(
         np.where(np.isfinite(ends.local.loss), ends.local.loss, np.inf), kind="stable"
     )
@@ -192,7 +186,8 @@ def describe_problem(problem: Problem, active: np.ndarray) -> dict[str, Any]:
 
 def solver_name(problem: Problem) -> str:
     options = problem.solve
-    name = "Tsit5" if options.method is None else type(options.method).__name__
+    method, *_ = check_method(options.method, options.steps, options.max_steps)
+    name = type(method).__name__
     return name if options.steps is None else f"{name} on {options.steps} fixed steps"
 
 
@@ -279,26 +274,3 @@ def _reasons(problem: Problem, xs: Array, ends: Optimum) -> list[str]:
 @eqx.filter_jit
 def _solve_result(problem: Problem, x: Array):
     return predict_at(problem, problem.unflatten(x), problem.data.ts, "forward")[1]
-
-
-def _stiff_version(problem: Problem) -> Problem | None:
-    """The problem with a stiff method, if its start failed because of stiffness."""
-    options = problem.solve
-    if options.steps is not None:
-        return None
-    rtol, atol = solve_tolerances(problem)
-    ts = jnp.concatenate([problem.t0[None], problem.data.ts])
-    sol = solve(
-        problem.model, problem.y0, ts, problem.args,
-        method=Tsit5(), rtol=rtol, atol=atol, max_steps=options.max_steps, throw=False,
-    )  # fmt: skip
-    if bool(sol.result != RESULTS.looks_stiff):
-        return None
-    return stiffly(problem)
-
-
-def stiffly(problem: Problem) -> Problem:
-    """The problem with the stiff method."""
-    old = problem.solve
-    new = Solve(Rodas5P(), old.rtol, old.atol, None, old.max_steps)
-    return with_fields(problem, solve=new)

@@ -20,7 +20,6 @@ import jax
 import numpy as np
 
 from .._dtypes import require_dtype
-from ._estimate import stiffly
 from ._problem import Problem, with_fields
 from ._result import Result, Starts
 from ._uncertainty import Uncertainty
@@ -114,8 +113,6 @@ def load(path: str | PathLike, like: Problem | Result) -> Result:
         raise ValueError(f"{path} holds arrays of other shapes than the problem `like`: {e}") from e
     model, y0, noise, observe = eqx.combine(parts, like.parts())
     problem = with_fields(like, model=model, y0=y0, noise=noise, observe=observe)
-    if like.solve.method is None and manifest["statistics"]["solver"] == "Rodas5P":
-        problem = stiffly(problem)  # `estimate` had found it to be stiff
     u = None
     if manifest["groups"] is not None:
         groups = tuple(tuple(g) for g in manifest["groups"])

@@ -27,8 +27,8 @@ class Solve(eqx.Module):
 
     - `method`, `rtol`, `atol`, `steps`, `max_steps`: as in
       [`solve`][sciml.solvers.solve]. The tolerances are tighter by default, 1e-8 and 1e-10 in
-      double precision, because optimisers need a smooth objective. With `method=None` a fit
-      starts with `Tsit5` and changes to `solvers.Rodas5P` if the start looks stiff.
+      double precision, because optimisers need a smooth objective. `Tsit5()` compiles
+      faster than the default, which holds a stiff method as well.
     """
 
     method: Any = None

@@ -1,16 +1,29 @@
 """Differential equations, ensembles of them, and Newton-type solvers."""
 
 from .._results import RESULTS as RESULTS
+from ._auto_switch import AutoSwitch as AutoSwitch
 from ._bosh3 import Bosh3 as Bosh3
 from ._dopri8 import Dopri8 as Dopri8
 from ._ensemble import solve_ensemble as solve_ensemble
 from ._euler import Euler as Euler
 from ._heun import Heun as Heun
+from ._jacobian import (
+    Banded as Banded,
+    BlockDiagonal as BlockDiagonal,
+    BlockTridiagonal as BlockTridiagonal,
+    Dense as Dense,
+    Krylov as Krylov,
+    Sparse as Sparse,
+)
 from ._least_squares import (
     least_squares as least_squares,
     LeastSquaresSolution as LeastSquaresSolution,
 )
-from ._method import AbstractMethod as AbstractMethod
+from ._mass import Mass as Mass
+from ._method import (
+    AbstractMethod as AbstractMethod,
+    AbstractOneStepMethod as AbstractOneStepMethod,
+)
 from ._rk4 import RK4 as RK4
 from ._rodas4 import Rodas4 as Rodas4
 from ._rodas5p import Rodas5P as Rodas5P
@@ -18,5 +31,6 @@ from ._root_finder import ChordUntilDiverged as ChordUntilDiverged
 from ._rosenbrock23 import Rosenbrock23 as Rosenbrock23
 from ._solution import Solution as Solution
 from ._solve import solve as solve
+from ._sparsity import sparsity as sparsity
 from ._symplectic import hamiltonian as hamiltonian, Leapfrog as Leapfrog, Yoshida4 as Yoshida4
 from ._tsit5 import Tsit5 as Tsit5

@@ -9,8 +9,11 @@ from jaxtyping import ArrayLike
 
 from .._checks import integer_at_least
 from .._compat import is_traced
+from ._auto_switch import AutoSwitch
 from ._method import AbstractMethod
-from ._tsit5 import Tsit5
+
+
+_DEFAULT = AutoSwitch()  # once: to build a module takes a tenth of an eager solve
 
 
 def check_times(ts: ArrayLike) -> jax.Array:
@@ -46,7 +49,7 @@ def check_method(method, steps, max_steps):
     steps = None if steps is None else integer_at_least("steps", steps)
     max_steps = integer_at_least("max_steps", max_steps)
     if method is None:
-        method = Tsit5()
+        method = _DEFAULT if steps is None else _DEFAULT.nonstiff
     if isinstance(method, type):
         raise TypeError(f"`method` must be an instance: pass `{method.__name__}()`.")
     if not isinstance(method, AbstractMethod | diffrax.AbstractSolver):
@@ -59,6 +62,11 @@ def check_method(method, steps, max_steps):
         raise ValueError(
             f"`{type(method).__name__}` has no error estimate: pass `steps=`, the number of equal "
             "steps between save times, or take `solvers.Tsit5()`."
+        )
+    if steps is not None and isinstance(method, AutoSwitch):
+        raise ValueError(
+            "`AutoSwitch` goes by the error estimates of adaptive steps. With `steps=` pass one method, "
+            "such as `solvers.Tsit5()` or `solvers.Rodas5P()`."
         )
     if steps is not None and isinstance(method, diffrax.AbstractSolver):
         raise ValueError(

@@ -10,13 +10,16 @@ from .._compat import varying_like
 from .._custom_types import Derivatives
 from .._results import RESULTS
 from . import _loop
+from ._auto_switch import AutoSwitch
 from ._checks import check_field, check_tolerances
+from ._dae import consistent
+from ._declared import check_declared, without_function
 from ._dense import Dense, DiffraxDense
 from ._diffrax import solve_diffrax
 from ._field import flatten_field
 from ._fixed import solve_fixed
 from ._loop import Tolerances
-from ._method import AbstractMethod
+from ._method import AbstractMethod, AbstractOneStepMethod
 from ._replay import solve_flat, solve_forwards
 from ._root_finder import repair
 from ._solution import Solution
@@ -29,6 +32,7 @@ _RESULTS = {
     _loop.COLLAPSED: RESULTS.step_collapsed,
     _loop.NONFINITE_FIELD: RESULTS.nonfinite_field,
     _loop.NONFINITE_START: RESULTS.nonfinite_start,
+    _loop.INCONSISTENT_START: RESULTS.inconsistent_start,
     _loop.RECORD_FULL: RESULTS.record_full,
     _loop.UNORDERED_TIMES: RESULTS.unordered_times,
 }
@@ -83,10 +87,20 @@ def solve_core(
     # Rounding must not put a row behind the end.
     saves = jnp.where(saves > 1, jnp.ones_like(saves), saves)
     y0 = varying_like(y0, rtol, atol, max_steps)  # what steers the steps moves the state
-    field, flat, unravel = flatten_field(fn, y0, args, t0, span)
+    method, jac = without_function(method)
+    field, flat, unravel = flatten_field(fn, y0, args, t0, span, jac)
     check_tolerances(rtol, atol, flat.shape[0])
+    if isinstance(method, AutoSwitch):
+        method = method.for_size(flat.shape[0])
+    check_declared(method, field, flat)
+    mass = getattr(method, "mass", None)
+    found = left = None
+    if mass is not None and mass.equations:
+        flat, found, left = consistent(mass, field, flat, rtol, atol)
+        flat = jnp.where(found, flat, jnp.nan)
     record = None
     if steps is not None:
+        assert isinstance(method, AbstractOneStepMethod)
         ys, valid, counts = solve_fixed(method, field, flat, saves, steps)
     else:
         tol = Tolerances(
@@ -94,8 +108,13 @@ def solve_core(
         )
         run = solve_forwards if derivatives == "forward" else solve_flat
         ys, valid, counts, record = run(method, field, flat, saves, tol, dense)
-        counts["evaluations"] = 2 + method.evaluations(counts["attempted"])
+        stiff = counts["stiff"]
+        attempts = [counts["attempted"]] if stiff is None else [counts["attempted"] - stiff, stiff]
+        parts = zip(method.parts, attempts, strict=True)
+        counts["evaluations"] = 2 + sum(part.evaluations(tried) for part, tried in parts)
     status = jnp.where(ordered, counts["status"], _loop.UNORDERED_TIMES)
+    if found is not None:
+        status = jnp.where(found, status, _loop.INCONSISTENT_START)
     valid = valid & ordered
     ys = ys * jnp.where(ordered, 1.0, jnp.nan).astype(ys.dtype)
     result = RESULTS.successful
@@ -108,6 +127,10 @@ def solve_core(
         "reached": t0 + counts["s"] * span,
         "last_step": counts["last_step"] * span,
     }
+    if counts.get("stiff") is not None:
+        stats["stiff_attempts"] = counts["stiff"]
+    if left is not None:
+        stats["inconsistency"] = left / span
     return Solution(
         ts=ts,
         ys=jax.vmap(unravel)(ys),

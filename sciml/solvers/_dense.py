@@ -66,15 +66,24 @@ def _evaluate(dense: Dense, s):
         # The last step that begins before; in a batch there are steps of size zero between.
         k = jnp.max(jnp.where((begins < s) & (sizes > 0), jnp.arange(SEGMENT), 0))
 
-        def again(y, j):
-            h = jnp.where(j < k, take(sizes, j), 0)
-            return method.replay(field, take(begins, j), y, h)[0], None
+        def within(part, number, y):
+            # Steps of size zero where it was another part: of both, one does nothing.
+            mine = jnp.where(take(rec.parts, i) == number, sizes, 0)
 
-        y, _ = jax.lax.scan(again, take(rec.starts, i), jnp.arange(SEGMENT))
-        h = take(sizes, k)
-        _, stages = method.replay(field, take(begins, k), y, h)
-        theta = (s - take(begins, k)) / jnp.where(h > 0, h, 1)
-        y = y + method.weights(theta) @ stages
+            def again(y, j):
+                h = jnp.where(j < k, take(mine, j), 0)
+                return part.replay(field, take(begins, j), y, h)[0], None
+
+            y, _ = jax.lax.scan(again, y, jnp.arange(SEGMENT))
+            h = take(mine, k)
+            _, stages = part.replay(field, take(begins, k), y, h)
+            theta = (s - take(begins, k)) / jnp.where(h > 0, h, 1)
+            inside = part.weights(theta) @ stages
+            return y + jnp.where(h > 0, inside, jnp.zeros_like(y))
+
+        y = take(rec.starts, i)
+        for number, part in enumerate(method.parts):
+            y = within(part, number, y)
         return unravel(jnp.where(inside, y, jnp.nan))
 
     return _over(one, s)

@@ -17,7 +17,6 @@ from .._results import RESULTS
 from ._checks import check_method, check_times
 from ._core import solve_core
 from ._method import AbstractMethod
-from ._rodas5p import Rodas5P
 from ._solution import Solution
 
 
@@ -84,16 +83,9 @@ def solve_ensemble(
     fn_arrays, fn_static = eqx.partition(fn, eqx.is_array)
     args_arrays, args_static = eqx.partition(args, eqx.is_array)
 
-    def run(chosen):
-        static = (fn_static, args_static, in_axes, members, chosen, steps, max_steps, derivatives)
-        core = _compiled if eager else _ensemble
-        return core(fn_arrays, (y0, ts, args_arrays), (rtol, atol), mesh, static)
-
-    sol = run(chosen)
-    if eager and method is None and steps is None:
-        ran_out = sol.result == RESULTS.out_of_steps
-        if bool(ran_out.any()):  # stiff, perhaps: as a single solve would, try a stiff method
-            sol = _where(ran_out, run(Rodas5P()), sol)
+    static = (fn_static, args_static, in_axes, members, chosen, steps, max_steps, derivatives)
+    core = _compiled if eager else _ensemble
+    sol = core(fn_arrays, (y0, ts, args_arrays), (rtol, atol), mesh, static)
     if throw and eager and not sol.ok.all():
         bad = jnp.flatnonzero(~sol.ok)
         raise RuntimeError(
@@ -168,15 +160,6 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
 
 
 _compiled = flat_jit(_ensemble)
-
-
-def _where(members, a: Solution, b: Solution) -> Solution:
-    """`a` for these members, `b` for the others."""
-
-    def pick(x, y):
-        return jnp.where(members.reshape(members.shape + (1,) * (x.ndim - 1)), x, y)
-
-    return jax.tree.map(pick, a, b)
 
 
 def _is_none(x) -> bool:

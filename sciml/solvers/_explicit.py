@@ -11,7 +11,7 @@ from jaxtyping import Array
 
 from .._compat import varying_like
 from ._loop import put
-from ._method import AbstractMethod
+from ._method import AbstractOneStepMethod, Step
 
 
 def table(rows: list[list]) -> np.ndarray:
@@ -23,7 +23,7 @@ def table(rows: list[list]) -> np.ndarray:
     return a
 
 
-class AbstractExplicitMethod(AbstractMethod):
+class AbstractExplicitMethod(AbstractOneStepMethod):
     """An explicit Runge-Kutta method.
 
     - `a`, `b`: its coefficients. If the last stage is shared, `b` is one more row of `a`.
@@ -35,16 +35,16 @@ class AbstractExplicitMethod(AbstractMethod):
     error_weights: eqx.AbstractClassVar[np.ndarray | None]
 
     def weights(self, theta):
-        """As in `AbstractMethod`: the dense output is what tables differ in."""
+        """As in `AbstractOneStepMethod`: the dense output is what tables differ in."""
         raise NotImplementedError(f"{type(self).__name__} has no dense output.")
 
     def step(self, field, s, y, h, f):
         stages = self._stages(field, s, y, h, f)
         y1 = y + _combine(self.b, stages, y)
         if not self.shares_last_stage:
-            return y1, jnp.stack(stages), None
+            return Step(y1, jnp.stack(stages))
         f1 = field(s + h, y1)
-        return y1, jnp.stack([*stages, h.astype(y.dtype) * f1]), f1
+        return Step(y1, jnp.stack([*stages, h.astype(y.dtype) * f1]), f1)
 
     def replay(self, field, s, y, h):
         # All stages in one loop, so that the field is compiled once.

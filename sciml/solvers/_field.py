@@ -11,6 +11,7 @@ The boundaries are then parameters like any other and have true derivatives, bac
 negative span, and float32 far from zero keeps its resolution.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -22,32 +23,60 @@ from jaxtyping import Array, PyTree
 from .._compat import eval_jaxpr, varies, varying_like
 
 
-class FlatField(eqx.Module):
-    """`dy/ds` for a flat real state on normalised time.
+class Traced(eqx.Module):
+    """What is static of a `FlatField`.
 
-    - `fn(consts, t, y)`: the traced field; `is_theta`: which of its operands are in `theta`.
-    - `theta`: floating-point operands; `rest`: all others.
+    - `fn(consts, t, y)`: the traced field; `is_theta`: which of the operands are in `theta`.
+    - `jac(consts, t, y)`: the user's function for the Jacobian, if there is one.
+    - `fused`: whether XLA may fuse the field into what uses it.
     """
 
     fn: Callable = eqx.field(static=True)
+    jac: Callable | None = eqx.field(static=True)
     is_theta: tuple[bool, ...] = eqx.field(static=True)
+    fused: bool = eqx.field(static=True, default=True)
+
+
+class FlatField(eqx.Module):
+    """`dy/ds` for a flat real state on normalised time.
+
+    - `traced`: the functions.
+    - `theta`: floating-point operands; `rest`: all others.
+    """
+
+    traced: Traced
     theta: list[Array]
     rest: list[Array]
     t0: Array
     span: Array
 
     def __call__(self, s: Array, y: Array) -> Array:
+        dy = self._evaluate(self.traced.fn, s, y)
+        return dy if self.traced.fused else jax.lax.optimization_barrier(dy)
+
+    @property
+    def jacobian(self) -> Callable | None:
+        """The user's function for the Jacobian of `self`, in its own layout."""
+        jac = self.traced.jac
+        return None if jac is None else lambda s, y: self._evaluate(jac, s, y)
+
+    def unfused(self) -> "FlatField":
+        """The same, not fused into what uses it: XLA computes a fused stage anew for each that does, which
+        for eight equations took 70 seconds to compile."""
+        return eqx.tree_at(lambda f: f.traced, self, dataclasses.replace(self.traced, fused=False))
+
+    def _evaluate(self, fn: Callable, s: Array, y: Array) -> Array:
         theta, rest = iter(self.theta), iter(self.rest)
-        consts = [next(theta) if inexact else next(rest) for inexact in self.is_theta]
+        consts = [next(theta) if inexact else next(rest) for inexact in self.traced.is_theta]
         t = varying_like(self.t0 + s * self.span, y)  # as it was when the field was traced
-        (dy,) = self.fn(consts, t, y)
-        return self.span.astype(dy.dtype) * dy
+        (out,) = fn(consts, t, y)
+        return self.span.astype(out.dtype) * out
 
 
 def flatten_field(
-    fn: Callable, y0: PyTree, args: PyTree, t0: Array, span: Array
+    fn: Callable, y0: PyTree, args: PyTree, t0: Array, span: Array, jac: Callable | None = None
 ) -> tuple[FlatField, Array, Callable[[Array], PyTree]]:
-    """Makes a user's field flat and pure, on normalised time.
+    """Makes a user's field, and a function for its Jacobian, flat and pure, on normalised time.
 
     **Returns:**
 
@@ -56,32 +85,46 @@ def flatten_field(
     dtype = jax.tree.leaves(y0)[0].real.dtype
     flat, unravel = ravel(y0, dtype)
 
-    def traced(flat, fn, args):
+    def trace(flat, fn, jac, args):
         def field(t, y):
             return ravel(fn(t, unravel(y), args), dtype, like=y0)[0]
 
-        return jax.make_jaxpr(field)(varying_like(t0, flat), flat)
+        def jacobian(t, y):
+            return jnp.asarray(jac(t, unravel(y), args)).astype(dtype)
 
-    closed = traced(flat, fn, args)
-    flat = varying_like(flat, closed.consts, t0, span)
+        times = varying_like(t0, flat)
+        each = [field] if jac is None else [field, jacobian]
+        return [jax.make_jaxpr(f)(times, flat) for f in each]
+
+    closed = trace(flat, fn, jac, args)
+    flat = varying_like(flat, [c.consts for c in closed], t0, span)
     if varies(flat):
         # Inside `shard_map` the state varies like all that moves it. What all devices share varies
         # from here on, so that its derivative is summed over them here, once, not in a loop.
-        arrays, static = eqx.partition((fn, args), eqx.is_inexact_array)
-        fn, args = eqx.combine(varying_like(arrays, flat), static)
-        closed = traced(flat, fn, args)
-    jaxpr = closed.jaxpr  # without its constants, which may be traced
-    is_theta = tuple(bool(jnp.issubdtype(jnp.result_type(c), jnp.inexact)) for c in closed.consts)
-    pairs = list(zip(closed.consts, is_theta, strict=True))
+        arrays, static = eqx.partition((fn, jac, args), eqx.is_inexact_array)
+        fn, jac, args = eqx.combine(varying_like(arrays, flat), static)
+        closed = trace(flat, fn, jac, args)
+    consts = [c for one in closed for c in one.consts]
+    is_theta = tuple(bool(jnp.issubdtype(jnp.result_type(c), jnp.inexact)) for c in consts)
+    pairs = list(zip(consts, is_theta, strict=True))
+    first = len(closed[0].consts)
     field = FlatField(
-        fn=jax.jit(lambda consts, t, y: eval_jaxpr(jaxpr, consts, t, y)),
-        is_theta=is_theta,
+        traced=Traced(
+            fn=_evaluator(closed[0].jaxpr, slice(0, first)),
+            jac=None if jac is None else _evaluator(closed[1].jaxpr, slice(first, None)),
+            is_theta=is_theta,
+        ),
         theta=[jnp.asarray(c) for c, inexact in pairs if inexact],
         rest=[c for c, inexact in pairs if not inexact],
         t0=varying_like(t0, flat),
         span=varying_like(span, flat),
     )
     return field, flat, unravel
+
+
+def _evaluator(jaxpr, mine: slice) -> Callable:
+    """A trace, without its constants, which may be traced: they are some of the operands."""
+    return jax.jit(lambda consts, t, y: eval_jaxpr(jaxpr, consts[mine], t, y))
 
 
 def ravel(tree: PyTree, dtype, like: PyTree = None) -> tuple[Array, Callable[[Array], PyTree]]:

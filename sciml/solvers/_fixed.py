@@ -13,10 +13,10 @@ import jax.numpy as jnp
 
 from .._compat import varying_like
 from ._loop import NONFINITE_FIELD, NONFINITE_START, RUNNING
-from ._method import AbstractMethod
+from ._method import AbstractOneStepMethod
 
 
-def solve_fixed(method: AbstractMethod, field, y0, saves, steps: int):
+def solve_fixed(method: AbstractOneStepMethod, field, y0, saves, steps: int):
     """Integrates `field(s, y)` over the increasing fractions `saves`, of which the first is 0.
 
     **Returns:**

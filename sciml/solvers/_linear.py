@@ -60,3 +60,31 @@ def _gauss_jordan(matrix: Array) -> Array:
     identity = jnp.eye(n, dtype=matrix.dtype) + 0 * matrix[:1, :1]
     both = jnp.concatenate([matrix, identity], axis=1)
     return jax.lax.fori_loop(0, n, eliminate, both)[:, n:]
+
+
+def inverse(blocks: Array) -> Array:
+    """The inverses of many small matrices, of shape `(b, b, m)`, with partial pivoting."""
+    b = blocks.shape[0]
+    if b == 1:
+        return 1 / blocks
+    if b == 2:
+        ((p, q), (r, s)) = blocks
+        return jnp.stack([jnp.stack([s, -q]), jnp.stack([-r, p])]) / (p * s - q * r)[None, None]
+    if b > _SMALL:
+        return jnp.moveaxis(jnp.linalg.inv(jnp.moveaxis(blocks, -1, 0)), 0, -1)
+    index = jnp.arange(b)[:, None]
+
+    def eliminate(k, x):
+        # As in `_gauss_jordan`; each of the m matrices has its own pivot, found by a mask.
+        column = take(x.swapaxes(0, 1), k)
+        pivot = jnp.argmax(jnp.where(index >= k, jnp.abs(column), -1), axis=0)
+        chosen = index == pivot[None]
+        row = jnp.sum(jnp.where(chosen[:, None], x, 0), axis=0)
+        x = jnp.where(chosen[:, None], take(x, k)[None], x)
+        row = row / take(row, k)[None]
+        factor = jnp.where(index == k, 0, take(x.swapaxes(0, 1), k))
+        return put(x - factor[:, None] * row[None], k, row)
+
+    identity = jnp.broadcast_to(jnp.eye(b, dtype=blocks.dtype)[:, :, None], blocks.shape)
+    both = jnp.concatenate([blocks, identity + 0 * blocks], axis=1)
+    return jax.lax.fori_loop(0, b, eliminate, both)[:, b:]

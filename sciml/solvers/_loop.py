@@ -1,5 +1,8 @@
 """The adaptive loop: steps under error control, on normalised time `s` in [0, 1].
 
+A method that is made of two takes its steps in two loops that alternate, one for each: a choice in
+every step would be made by computing both, under `jax.vmap`.
+
 `integrate` keeps nothing but the last step, and reads saved rows off its dense output. `record`
 keeps what derivatives need instead (see `_tangents.py`): the sizes of all accepted steps, every
 `SEGMENT`-th state, all states of the first `KEPT` segments if they are small, and where each saved
@@ -11,17 +14,20 @@ those of the finished members. What has come to its end stays as it is by `where
 states, and writes what nobody wants into a spare row.
 """
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._compat import unvmap_any, varying_like
+from ._switching import after_step, Switching
 
 
 # What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
 RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START = range(5)
-RECORD_FULL, UNORDERED_TIMES = 5, 6
+RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START = 5, 6, 7
 
 SEGMENT = 32  # accepted steps between two recorded states
 SEGMENTS = 128  # recorded states at most
@@ -51,6 +57,7 @@ class State(eqx.Module):
     attempted: Int[Array, ""]
     accepted: Int[Array, ""]
     status: Int[Array, ""]
+    switching: Switching | None = None  # for a method that is made of two
 
 
 def put(x: Array, i: Array, row: Array) -> Array:
@@ -84,7 +91,9 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     dtype = y0.dtype
     zero = varying_like(jnp.zeros((), dtype), y0)
     f0 = field(zero, y0)
-    frozen_y, frozen_f = jax.lax.stop_gradient((y0, f0))
+    mass = getattr(method, "mass", None)
+    slope = lambda f: jax.lax.stop_gradient(f if mass is None else mass.derivative(f))
+    frozen_y, frozen_f = jax.lax.stop_gradient(y0), slope(f0)
     scale = tol.atol + tol.rtol * jnp.abs(frozen_y)
     largest = lambda x: jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(dtype).tiny)
     # Divided by the largest first: squares of errors in units of a tiny `atol` overflow.
@@ -92,7 +101,7 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     d0, d1 = size(frozen_y), size(frozen_f)
     h0 = jnp.where((d0 < 1e-5) | (d1 < 1e-5), 1e-6, 0.01 * d0 / jnp.where(d1 > 0, d1, 1))
     h0 = jnp.where(jnp.isfinite(h0) & (h0 > 0), jnp.minimum(h0, 1.0), 1e-6)
-    f1 = jax.lax.stop_gradient(field(h0, frozen_y + h0 * frozen_f))
+    f1 = slope(field(h0, frozen_y + h0 * frozen_f))
     d2 = size(f1 - frozen_f) / h0
     h1 = (0.01 / jnp.maximum(jnp.maximum(d1, d2), 1e-15)) ** (1 / method.error_order)
     h = jnp.minimum(jnp.minimum(100 * h0, h1), 1.0)
@@ -108,11 +117,16 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
         attempted=count,
         accepted=count,
         status=jnp.where(fine, RUNNING, NONFINITE_START).astype(jnp.result_type(int)),
+        switching=Switching(count, count) if len(method.parts) > 1 else None,
     )
 
 
-def attempt(method, field, tol: Tolerances, c: State, on: Array) -> tuple[State, Array]:
+def attempt(method, part: int, field, tol: Tolerances, c: State, on: Array) -> tuple[State, Array]:
     """Tries one step, if it is `on`; keeps it if its error is within the tolerances.
+
+    **Arguments:**
+
+    - `method`: the one-step method, `part`: which of the parts it is.
 
     **Returns:**
 
@@ -121,9 +135,10 @@ def attempt(method, field, tol: Tolerances, c: State, on: Array) -> tuple[State,
     eps = float(jnp.finfo(c.s.dtype).eps)
     final = c.s + c.h * (1 + 1e-6) >= 1  # no sliver of a step is left for the end
     h = jnp.where(final, 1 - c.s, c.h)
-    y, stages, f = method.step(field, c.s, c.y, h, c.f)
-    size = jnp.maximum(jnp.abs(c.y), jnp.abs(y))
-    error = rms(ratio(method.error(stages), tol.atol + tol.rtol * size))
+    step = method.step(field, c.s, c.y, h, c.f)
+    y, stages = step.y, step.stages
+    scale = tol.atol + tol.rtol * jnp.maximum(jnp.abs(c.y), jnp.abs(y))
+    error = rms(ratio(method.error(stages), scale))
     error = jax.lax.stop_gradient(error)
     finite = jnp.isfinite(error)
     error = jnp.where(finite, error, 1e10)
@@ -143,23 +158,53 @@ def attempt(method, field, tol: Tolerances, c: State, on: Array) -> tuple[State,
     ).astype(jnp.result_type(int))
     ok = ok & on
     keep = lambda new, old: jnp.where(ok, new, old)
+    switching = c.switching
+    if switching is not None:
+        switching = after_step(switching, part, method, step, scale, h, on, ok)
     following = State(
         s=keep(jnp.where(final, jnp.ones_like(c.s), c.s + h), c.s),
         y=keep(y, c.y),
-        f=keep(f, c.f) if method.shares_last_stage else None,
+        f=keep(step.f, c.f) if method.shares_last_stage else c.f,
         h=jnp.where(on, h_next, c.h),
         h_tried=jnp.where(on, h, c.h_tried),
         attempted=attempted,
         accepted=c.accepted + one(ok),
         status=jnp.where(on, status, c.status),
+        switching=switching,
     )
     return following, stages
 
 
-def goes_on(c: State, rows) -> Array:
-    """Whether a member has not come to its end yet."""
+def goes_on(c: State, rows, part: int | None = None) -> Array:
+    """Whether a member has not come to its end yet, and takes its next step by this part."""
     # `s < 1` as well: a row that can't come, for times out of order, must not be waited for.
-    return (c.status == RUNNING) & (c.s < 1) & (rows.next < rows.ys.shape[0] - 1)
+    on = (c.status == RUNNING) & (c.s < 1) & (rows.next < rows.ys.shape[0] - 1)
+    return on if part is None or c.switching is None else on & (c.switching.is_turn_of(part))
+
+
+def alternate(method, going, march, carry) -> Any:
+    """Lets the parts of a method take turns.
+
+    **Arguments:**
+
+    - `going(carry)`: whether the solve goes on.
+    - `march(part, carry)`: all steps of this part until it is the turn of another.
+    """
+
+    def turn(carry):
+        for part in range(len(method.parts)):
+            carry = march(part, carry)
+        return carry
+
+    # A single part marches to the end.
+    return turn(carry) if len(method.parts) == 1 else jax.lax.while_loop(going, turn, carry)
+
+
+def taking_over(method, field, c: State) -> State:
+    """The state where a part begins, which knows nothing of the last stage of another one."""
+    if c.switching is None or not method.shares_last_stage:
+        return c
+    return eqx.tree_at(lambda c: c.f, c, field(c.s, c.y))
 
 
 class Rows(eqx.Module):
@@ -226,18 +271,29 @@ def integrate(method, field, y0, saves, tol: Tolerances):
     """
     c = start(method, field, y0, tol)
 
-    def one(carry):
-        before, rows = carry
-        c, stages = attempt(method, field, tol, before, goes_on(before, rows))
-        return c, save(method, saves, before, c, stages, rows)
+    def going(carry, part=None):
+        c, rows = carry
+        return unvmap_any(goes_on(c, rows, part))
 
-    going = lambda carry: unvmap_any(goes_on(*carry))
-    c, rows = jax.lax.while_loop(going, one, (c, first_rows(c, saves)))
+    def march(part, carry):
+        method_of_part = method.parts[part]
+
+        def one(carry):
+            before, rows = carry
+            on = goes_on(before, rows, part)
+            c, stages = attempt(method_of_part, part, field, tol, before, on)
+            return c, save(method_of_part, saves, before, c, stages, rows)
+
+        c, rows = carry
+        carry = (taking_over(method_of_part, field, c), rows)
+        return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
+
+    c, rows = alternate(method, going, march, (c, first_rows(c, saves)))
     return *finish(c, rows), c
 
 
 class Record(eqx.Module):
-    """What derivatives need of a solve: its accepted steps, in segments of `SEGMENT`.
+    """What derivatives need of a solve: its accepted steps, in segments of up to `SEGMENT`.
 
     The members of a batch share the slots of their record: one that rejects a step, or has come
     to its end, has a step of size zero there.
@@ -245,8 +301,9 @@ class Record(eqx.Module):
     - `starts`, `s`: states and times at the beginning of the segments.
     - `h`: sizes of the steps.
     - `states`: the state before each step of the first segments, if they are small enough.
-    - `count`: how many slots are used. Unused ones hold a state where the field is finite, and
-      steps of size zero.
+    - `lengths`, `parts`: how many steps a segment has, and which part of the method took them.
+    - `count`: up to which slot they are used. Unused ones hold a state where the field is finite,
+      and steps of size zero.
     - `rows`, `slots`, `fractions`: how many rows were reached, the slot of each (-1 at the
       start), and where in its step it lies.
     """
@@ -255,6 +312,8 @@ class Record(eqx.Module):
     s: Float[Array, " segment"]
     h: Float[Array, "segment step"]
     states: Float[Array, "kept step n"] | None
+    lengths: Int[Array, " segment"]
+    parts: Int[Array, " segment"]
     count: Int[Array, ""]
     rows: Int[Array, ""]
     slots: Int[Array, " row"]
@@ -270,38 +329,57 @@ def record(method, field, y0, saves, tol: Tolerances):
     """
     c = start(method, field, y0, tol)
     rows = first_rows(c, saves, recorded=True)
-    n, dtype = y0.shape[0], y0.dtype
-    filled = lambda shape, x: jnp.broadcast_to(varying_like(jnp.asarray(x, dtype), c.h), shape) + 0
+    n, dtype, integer = y0.shape[0], y0.dtype, jnp.result_type(int)
+    like = lambda x: varying_like(x, c.h)
+    filled = lambda shape, x: jnp.broadcast_to(like(jnp.asarray(x, dtype)), shape) + 0
     steps = (
         filled((SEGMENTS, n), y0),
         filled((SEGMENTS,), 1.0),
         filled((SEGMENTS, SEGMENT), 0.0),
         filled((KEPT + 1, SEGMENT, n), y0) if n <= KEPT_SIZE else None,
+        like(jnp.zeros((SEGMENTS,), integer)),
+        like(jnp.zeros((SEGMENTS,), integer)),
     )
-    count = varying_like(jnp.zeros((), jnp.result_type(int)), c.h)
+    count = like(jnp.zeros((), integer))
 
-    def one(carry):
-        before, rows, (starts, s, h, states), count = carry
-        i, k = count // SEGMENT, count % SEGMENT
-        c, stages = attempt(method, field, tol, before, goes_on(before, rows))
-        stepped = c.accepted > before.accepted
-        rows = save(method, saves, before, c, stages, rows, count)
-        # Where nobody stepped the next attempt overwrites this.
-        h = put2(h, i, k, jnp.where(stepped, c.h_tried, 0))
-        starts = put(starts, i, jnp.where(k == 0, before.y, take(starts, i)))
-        s = put(s, i, jnp.where(k == 0, before.s, take(s, i)))
-        if states is not None:
-            states = put2(states, jnp.minimum(i, KEPT), k, before.y)
-        return c, rows, (starts, s, h, states), jnp.where(unvmap_any(stepped), count + 1, count)
-
-    def going(carry):
+    def going(carry, part=None):
         c, rows, _, count = carry
-        return unvmap_any(goes_on(c, rows)) & (count < SEGMENTS * SEGMENT)
+        return unvmap_any(goes_on(c, rows, part)) & (count < SEGMENTS * SEGMENT)
 
-    c, rows, steps, count = jax.lax.while_loop(going, one, (c, rows, steps, count))
+    def march(part, carry):
+        method_of_part = method.parts[part]
+
+        def one(carry):
+            before, rows, (starts, s, h, states, lengths, parts), count = carry
+            i, k = count // SEGMENT, count % SEGMENT
+            on = goes_on(before, rows, part)
+            c, stages = attempt(method_of_part, part, field, tol, before, on)
+            stepped = c.accepted > before.accepted
+            rows = save(method_of_part, saves, before, c, stages, rows, count)
+            # Where nobody stepped the next attempt overwrites this.
+            h = put2(h, i, k, jnp.where(stepped, c.h_tried, 0))
+            starts = put(starts, i, jnp.where(k == 0, before.y, take(starts, i)))
+            s = put(s, i, jnp.where(k == 0, before.s, take(s, i)))
+            if states is not None:
+                states = put2(states, jnp.minimum(i, KEPT), k, before.y)
+            count = jnp.where(unvmap_any(stepped), count + 1, count)
+            lengths = put(lengths, i, count - i * SEGMENT)
+            parts = put(parts, i, like(jnp.asarray(part, integer)))
+            return c, rows, (starts, s, h, states, lengths, parts), count
+
+        c, rows, steps, count = carry
+        # A segment has steps of one part only.
+        count = (count + SEGMENT - 1) // SEGMENT * SEGMENT
+        carry = (taking_over(method_of_part, field, c), rows, steps, count)
+        return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
+
+    c, rows, steps, count = alternate(method, going, march, (c, rows, steps, count))
     assert rows.slots is not None
     assert rows.fractions is not None
-    rec = Record(*steps, count, rows.next, rows.slots[:-1], rows.fractions[:-1])
+    starts, s, h, states, lengths, parts = steps
+    rec = Record(
+        starts, s, h, states, lengths, parts, count, rows.next, rows.slots[:-1], rows.fractions[:-1]
+    )
     status = jnp.where(goes_on(c, rows), RECORD_FULL, c.status)
     c = eqx.tree_at(lambda c: c.status, c, status)
     return rec, *finish(c, rows), c

@@ -1,22 +1,38 @@
 """What the engines need to know of a method.
 
-A method advances `dy/ds = F(s, y)` by one step and describes the step by *stages* `K`, an array
-of shape `(stage, n)`, so that everything else is linear in them: the error estimate is
+A one-step method advances `dy/ds = F(s, y)` by one step and describes the step by *stages* `K`, an
+array of shape `(stage, n)`, so that everything else is linear in them: the error estimate is
 `error(K)`, and the solution inside the step is `y + weights(theta) @ K` for theta in [0, 1].
 A new method is one short file that fills this in.
 """
 
 import abc
 from collections.abc import Callable
+from typing import NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array
 
 
-class AbstractMethod(eqx.Module):
-    """A one-step method.
+class Step(NamedTuple):
+    """One step.
 
-    - `order`: of the solution; `stage_count`: rows of `K`.
+    - `y`: the state at its end; `stages`: as above.
+    - `f`: the field at its end, if the method shares its last stage.
+    - `bound`: of a method that uses the Jacobian: the function that bounds its spectral radius, for
+      states of about the size it is given.
+    """
+
+    y: Array
+    stages: Array
+    f: Array | None = None
+    bound: Callable[[Array], Array] | None = None
+
+
+class AbstractMethod(eqx.Module):
+    """A method of the engine: a one-step method, or several that take turns.
+
+    - `order`: of the solution; `stage_count`: rows of `K`, at most.
     - `error_order`: the power of the step size with which the error estimate goes.
     - `adaptive`: whether there is an error estimate and a dense output.
     - `stiff`: whether large steps are stable for stiff problems.
@@ -30,16 +46,24 @@ class AbstractMethod(eqx.Module):
     stiff: eqx.AbstractClassVar[bool]
     shares_last_stage: eqx.AbstractClassVar[bool]
 
+    @property
     @abc.abstractmethod
-    def step(
-        self, field: Callable, s: Array, y: Array, h: Array, f: Array | None
-    ) -> tuple[Array, Array, Array | None]:
+    def parts(self) -> "tuple[AbstractOneStepMethod, ...]":
+        """The one-step methods that take the steps."""
+
+
+class AbstractOneStepMethod(AbstractMethod):
+    """A one-step method."""
+
+    @property
+    def parts(self):
+        return (self,)
+
+    @abc.abstractmethod
+    def step(self, field: Callable, s: Array, y: Array, h: Array, f: Array | None) -> Step:
         """One step as the adaptive loop takes it, fast to run.
 
-        **Returns:**
-
-        `(y1, K, f1)`; `f` and `f1` are the field at both ends if the method shares its last
-        stage, else `None`.
+        `f` is the field at its beginning if the method shares its last stage, else `None`.
         """
 
     @abc.abstractmethod

@@ -10,10 +10,13 @@ import functools
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from .._compat import varying_like
+from ._dae import slope
 from ._field import FlatField
 from ._loop import integrate, Record, record, RUNNING
+from ._switching import NONSTIFF
 from ._tangents import is_zero, tangents_at_fixed_fractions
 
 
@@ -21,15 +24,45 @@ class _Static:
     """What JAX need not see of a solve."""
 
     def __init__(self, method, field: FlatField):
-        self.method, self.fn, self.is_theta = method, field.fn, field.is_theta
-        # Jitted, so that each is traced once for all the loops that take steps. A step of the record
-        # has no neighbour to share its last stage with: `None`.
-        self.replay = jax.jit(method.replay)
-        self.step = jax.jit(lambda *a: method.step(*a, None)[:2])
+        self.method, self.traced = method, field.traced
+        rows = max(part.stage_count for part in method.parts)
+        self.stage_count = rows
+        # For each part. Jitted, so that each is traced once for all the loops that take steps. A step
+        # of the record has no neighbour to share its last stage with: `None`.
+        self.replays = [jax.jit(_padded(part.replay, rows)) for part in method.parts]
+        step = lambda part: lambda field, *a: part.step(field.unfused(), *a, None)[:2]
+        self.steps = [jax.jit(_padded(step(part), rows)) for part in method.parts]
 
     def field(self, theta, rest) -> FlatField:
         arrays, t0, span = theta
-        return FlatField(self.fn, self.is_theta, arrays, rest, t0, span)
+        return FlatField(self.traced, arrays, rest, t0, span)
+
+    def slope(self, field, s, y):
+        """dy/ds."""
+        mass = getattr(self.method, "mass", None)
+        return field(s, y) if mass is None else slope(mass, field, s, y)
+
+    def weights(self, theta, part):
+        """Weights of the stages at the fractions `theta` of steps of these parts."""
+        each = [_with_rows(p.weights(theta), self.stage_count) for p in self.method.parts]
+        return each[0] if len(each) == 1 else jnp.where(part == NONSTIFF, *each)
+
+
+def _with_rows(x, rows: int):
+    """`x` with rows of zeros at its end: parts have different numbers of stages."""
+    missing = rows - x.shape[0]
+    if not missing:
+        return x
+    zeros = varying_like(jnp.zeros((missing, *x.shape[1:]), x.dtype), x)
+    return jnp.concatenate([x, zeros])
+
+
+def _padded(step, rows: int):
+    def padded(*args):
+        y, stages = step(*args)
+        return y, _with_rows(stages, rows)
+
+    return padded
 
 
 def solve_flat(method, field: FlatField, y0, saves, tol, dense: bool = False):
@@ -63,6 +96,7 @@ def counts_of(state) -> dict:
     return {
         "accepted": state.accepted,
         "attempted": state.attempted,
+        "stiff": None if state.switching is None else state.switching.stiff_attempts,
         "status": state.status,
         "s": jax.lax.stop_gradient(state.s),
         "last_step": jax.lax.stop_gradient(state.h_tried),
@@ -115,6 +149,6 @@ def _tangents(static, primals, tangents, rec: Record, out):
     starts, rows = tangents_at_fixed_fractions(static, primals, tangents, rec, fine)
     if not is_zero(tangents[2]):
         # The derivative by a save time is the field there.
-        slopes = jax.vmap(static.field(theta, rest[0]))(saves, ys)
+        slopes = jax.vmap(functools.partial(static.slope, static.field(theta, rest[0])))(saves, ys)
         rows = rows + slopes * tangents[2][:, None]
     return varying_like(starts, rec.starts), varying_like(rows, ys)

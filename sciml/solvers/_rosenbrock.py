@@ -4,7 +4,9 @@ One Jacobian and one factorisation a step, no Newton iteration that could fail. 
 needs no products with the Jacobian (Hairer and Wanner, *Solving ordinary differential equations
 II*, section IV.7, equation 7.25'), for `dy/ds = F(s, y)` and J its Jacobian:
 
-    (I/(h gamma) - J) K_i = F(s + alpha_i h, y + sum a_ij K_j) + sum (c_ij/h) K_j + gamma_i h dF/ds
+    (M/(h gamma) - J) K_i = F(s + alpha_i h, y + sum a_ij K_j) + M sum (c_ij/h) K_j + gamma_i h dF/ds
+
+M is the mass matrix of M dy/ds = F, else the identity; it may be singular.
 """
 
 from typing import ClassVar
@@ -16,18 +18,24 @@ import numpy as np
 from jaxtyping import Array
 
 from .._compat import varying_like
-from ._linear import factorise
+from ._jacobian import AbstractJacobian, Dense
 from ._loop import put
-from ._method import AbstractMethod
+from ._mass import Mass
+from ._method import AbstractOneStepMethod, Step
 
 
-class AbstractRosenbrockMethod(AbstractMethod):
+class AbstractRosenbrockMethod(AbstractOneStepMethod):
     """A Rosenbrock method.
 
     - `gamma`, `a`, `c`: as above; `b`: weights of the stages in the solution.
     - `error_weights`: of all stages, in the error estimate.
     - `dense`: rows D_0, D_1, … of the dense output theta b + theta (1 - theta) sum theta^j D_j.
     - `nodes`: alpha_i and gamma_i, by `nodes_of`.
+
+    **Arguments:** (or those of `solve`)
+
+    - `jac`: what is known of the Jacobian.
+    - `mass`: the mass matrix.
     """
 
     gamma: eqx.AbstractClassVar[float]
@@ -41,28 +49,35 @@ class AbstractRosenbrockMethod(AbstractMethod):
     stiff: ClassVar[bool] = True
     shares_last_stage: ClassVar[bool] = False
 
+    jac: AbstractJacobian = Dense()
+    mass: Mass | None = eqx.field(static=True, default=None)
+
     def step(self, field, s, y, h, f):
-        y1, stages = self.replay(field, s, y, h)
-        return y1, stages, None
+        return self._step(field, s, y, h)
 
     def replay(self, field, s, y, h):
+        return self._step(field, s, y, h)[:2]
+
+    def _step(self, field, s, y, h) -> Step:
         dtype, n = y.dtype, y.shape[0]
         f, slope = jax.linearize(field, s, y)
         # Constants must vary like the data inside `shard_map`.
         like = lambda x: varying_like(x, y, s, h)
         along = lambda e: slope(like(jnp.zeros_like(s)), e)
-        jacobian = jax.vmap(along, out_axes=1)(like(jnp.eye(n, dtype=dtype)))
         by_time = slope(like(jnp.ones_like(s)), like(jnp.zeros_like(y)))
-        # An unused row of a record has h = 0: it must do nothing, with finite numbers.
+        user = getattr(field, "jacobian", None)
+        linear = self.jac.at(along, None if user is None else user(s, y), y, self.mass)
+        # An unused row of a record has h = 0: it must do nothing, with finite numbers, also where its
+        # stages would lead far away if they were taken.
         used = h > 0
-        h_y = jnp.where(used, h, jnp.ones_like(h)).astype(dtype)
-        solve = factorise(jnp.eye(n, dtype=dtype) / (h_y * self.gamma) - jacobian)
+        h_y = jnp.where(used, h, jnp.finfo(h.dtype).eps).astype(dtype)
+        solve = linear.solver(1 / (h_y * self.gamma))
         a, c, gamma = (jnp.asarray(x, dtype) for x in (self.a, self.c, self.nodes[1]))
         alpha = jnp.asarray(self.nodes[0], s.dtype)
 
         def stage(i, stages):
             rhs = field(s + alpha[i] * h, y + a[i] @ stages)
-            rhs = rhs + (c[i] @ stages) / h_y + gamma[i] * h_y * by_time
+            rhs = rhs + linear.times_mass(c[i] @ stages) / h_y + gamma[i] * h_y * by_time
             return put(stages, i, solve(rhs))
 
         # The first stage's field is known from the linearisation.
@@ -71,7 +86,8 @@ class AbstractRosenbrockMethod(AbstractMethod):
         stages = like(jnp.concatenate([first[None], jnp.zeros((count - 1, n), dtype)]))
         stages = jax.lax.fori_loop(1, count, stage, stages)
         stages = jnp.where(used, stages, jnp.zeros_like(stages))
-        return y + jnp.asarray(self.b, dtype) @ stages, stages
+        y1 = y + jnp.asarray(self.b, dtype) @ stages
+        return Step(y1, stages, bound=linear.bound)
 
     def advance(self, field, s, y, h):
         return self.replay(field, s, y, h)[0]

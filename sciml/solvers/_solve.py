@@ -14,8 +14,8 @@ from .._jit import flat_jit
 from .._results import RESULTS
 from ._checks import check_method, check_times, refuse_unsupported
 from ._core import solve_core
+from ._declared import declared
 from ._method import AbstractMethod
-from ._rodas5p import Rodas5P
 from ._solution import Solution
 from ._stiffness import looks_stiff
 
@@ -35,6 +35,8 @@ def solve(
     events: tuple = (),
     doses: Any = None,
     side: str = "before",
+    jac: Any = None,
+    mass: Any = None,
     adjoint: diffrax.AbstractAdjoint | None = None,
     throw: bool = True,
 ) -> Solution:
@@ -72,10 +74,9 @@ def solve(
       Duplicates are allowed: pad the ragged times of a batch by repeating the last one, which
       costs no steps. They take the precision of the state.
     - `args`: passed on to `fn`; any pytree.
-    - `method`: `None` takes `Tsit5` and, when called with concrete values, changes to the stiff
-      `Rodas5P` if `Tsit5` ran out of steps because of stiffness (inside `jit` and other
-      transformations it doesn't change: pass a stiff method there). Or one of ours, such as
-      `solvers.Tsit5()`, `solvers.Rodas5P()` or `solvers.RK4()`, or any Diffrax solver.
+    - `method`: `None` takes [`AutoSwitch`][sciml.solvers.AutoSwitch]: `Tsit5`, and `Rodas5P` as long
+      as the problem is stiff. Or one of ours, such as `solvers.Tsit5()`, `solvers.Rodas5P()` or
+      `solvers.RK4()`, or any Diffrax solver.
     - `rtol`, `atol`: tolerances of the adaptive methods; by default 1e-6 and 1e-9 in double,
       1e-5 and 1e-7 in single precision.
     - `steps`: take this many equal steps between neighbouring save times instead, without
@@ -84,6 +85,15 @@ def solve(
     - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods
       (in a batch, steps that any member takes).
     - `events`, `doses`, `side`: reserved; anything but the defaults is refused so far.
+    - `jac`: what is known of the Jacobian df/dy, for the stiff methods: a function `jac(t, y, args)` that
+      returns it, or its structure, [`Banded`][sciml.solvers.Banded],
+      [`BlockTridiagonal`][sciml.solvers.BlockTridiagonal], [`BlockDiagonal`][sciml.solvers.BlockDiagonal],
+      [`Sparse`][sciml.solvers.Sparse] or [`Krylov`][sciml.solvers.Krylov], for large states. By default it
+      is dense, by automatic differentiation. Rows and columns are the real numbers of the state, in the
+      order of `jax.flatten_util.ravel_pytree` (of a complex leaf first all real, then all imaginary parts).
+    - `mass`: a constant matrix M for `M y' = fn(t, y, args)`, of shape `(n, n)` or its diagonal, of shape
+      `(n,)`. If it is singular, the equations without a derivative must determine the rest of the state
+      (index 1). What they determine is moved to a consistent start first: `y0` is a guess for it.
     - `adjoint`: for Diffrax's solvers, an expert's choice of a Diffrax adjoint. By default, and
       with our own methods, every mode of differentiation works.
     - `throw`: raise `RuntimeError` if the solve fails. Otherwise see `Solution.ok`. Inside `jit` a
@@ -104,6 +114,7 @@ def solve(
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
     chosen, steps, max_steps = check_method(method, steps, max_steps)
+    chosen = declared(chosen, jac, mass)
     eager = is_eager()
     if adjoint is not None and isinstance(chosen, AbstractMethod):
         raise ValueError(
@@ -119,12 +130,9 @@ def solve(
     # With concrete values nobody differentiates, and the plain loop is the cheapest.
     derivatives = "forward" if eager else "any"
 
-    def run(chosen):
-        core = _compiled if eager else solve_core
-        options = (rtol, atol, steps, budget, dense, derivatives, adjoint)
-        return core(fn, y0, ts, args, chosen, *options)
-
-    sol = run(chosen)
+    core = _compiled if eager else solve_core
+    options = (rtol, atol, steps, budget, dense, derivatives, adjoint)
+    sol = core(fn, y0, ts, args, chosen, *options)
     if not eager:
         # Inside `shard_map` nothing can be raised; the rows of a failed solve are nan.
         if throw and not varies(sol.ok):
@@ -136,9 +144,6 @@ def solve(
     ran_out = steps is None and bool(sol.result == RESULTS.out_of_steps)
     if ran_out and looks_stiff(chosen, fn, args, sol):
         sol = eqx.tree_at(lambda s: s.result, sol, RESULTS.looks_stiff)
-        if method is None:
-            chosen = Rodas5P()
-            sol = run(chosen)
     if throw and not sol.ok:
         raise RuntimeError(_failure_text(sol, chosen, rtol, atol, max_steps))
     return sol
@@ -157,9 +162,16 @@ _compiled = flat_jit(solve_core)
 
 def _failure_text(sol: Solution, method, rtol, atol, max_steps) -> str:
     stats = sol.stats
+    where = ""
+    if "inconsistency" in stats and bool(sol.result == RESULTS.inconsistent_start):
+        left = np.asarray(stats["inconsistency"])
+        k = int(np.argmax(np.abs(np.where(np.isfinite(left), left, np.inf))))
+        mass = method.mass
+        row = f"equation {mass.algebraic[k]}" if mass.diagonal is not None else f"combination {k}"
+        where = f"The largest residual is {left[k]:.3g}, of {row}. "
     return (
         f"`solve` failed at t = {float(stats['reached']):.6g} of "
-        f"{float(sol.ts[-1]):.6g}: {RESULTS[sol.result]}\n"
+        f"{float(sol.ts[-1]):.6g}: {RESULTS[sol.result]} {where}\n"
         f"Method {type(method).__name__}, rtol {np.max(rtol):.3g}, atol {np.max(atol):.3g}, "
         f"max_steps {max_steps}; {int(stats['accepted'])} steps accepted, "
         f"{int(stats['rejected'])} rejected, the last of size {float(stats['last_step']):.3g}. "

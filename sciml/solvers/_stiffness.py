@@ -6,6 +6,7 @@ import jax
 import jax.flatten_util
 import jax.numpy as jnp
 
+from ._auto_switch import AutoSwitch
 from ._method import AbstractMethod
 
 
@@ -16,6 +17,8 @@ _LIMIT = 1.5
 
 def looks_stiff(method, fn, args, sol) -> bool:
     """Whether the last step size of a failed solve sat at the limit of stability."""
+    if isinstance(method, AutoSwitch):
+        method = method.for_size(sum(x.size for x in jax.tree.leaves(sol._end)))
     if isinstance(method, AbstractMethod):
         implicit = method.stiff
     else:
@@ -35,7 +38,9 @@ def _ratio(field, args, t, y, h):
         return jax.flatten_util.ravel_pytree(field(t, unravel(v), args))[0].astype(flat.dtype)
 
     jvp = jax.linearize(f, flat)[1]
-    start = jnp.ones_like(flat) / jnp.sqrt(jnp.asarray(flat.size, flat.real.dtype))
+    # Uneven, for a vector of ones may be what the Jacobian takes to nothing.
+    start = jnp.sin(1 + jnp.arange(flat.size, dtype=flat.real.dtype) ** 2).astype(flat.dtype)
+    start = start / jnp.linalg.norm(start)
 
     def one(v, _):
         w = jvp(v)

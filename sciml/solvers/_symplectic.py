@@ -15,10 +15,10 @@ from jaxtyping import Array, PyTree
 
 from .._compat import depends
 from .._custom_types import VectorField
-from ._method import AbstractMethod
+from ._method import AbstractOneStepMethod
 
 
-class AbstractSymplecticMethod(AbstractMethod):
+class AbstractSymplecticMethod(AbstractOneStepMethod):
     """A composition of leapfrog steps.
 
     - `fractions`: their sizes, as fractions of a step.

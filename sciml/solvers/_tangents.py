@@ -57,7 +57,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     """
     y0, theta, saves, (rest, _) = primals
     dy0, dtheta, _, _ = tangents
-    method, dtype, n, count = static.method, y0.dtype, y0.shape[0], saves.shape[0]
+    dtype, n, count = y0.dtype, y0.shape[0], saves.shape[0]
     leaves, treedef = jax.tree.flatten(theta)
     dleaves = jax.tree.leaves(dtheta, is_leaf=is_zero)
     moving = [k for k, d in enumerate(dleaves) if not is_zero(d)]
@@ -79,11 +79,20 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             new[k] = new[k] + d
         return static.field(jax.tree.unflatten(treedef, new), rest)
 
-    def phi(y, deltas, s, h):
-        return static.replay(moved(deltas), s, y, h)
+    parts = range(len(static.replays))
 
-    def phi_fast(y, deltas, s, h):
-        return static.step(moved(deltas), s, y, h) if small else phi(y, deltas, s, h)
+    def by_part(i, fn, *operands):
+        """`fn(part, *operands)` with the part of the method that took the steps of a segment."""
+        if len(parts) == 1:
+            return fn(0, *operands)
+        branches = [functools.partial(fn, part) for part in parts]
+        return jax.lax.switch(take(rec.parts, i), branches, *operands)
+
+    def phi(part, y, deltas, s, h):
+        return static.replays[part](moved(deltas), s, y, h)
+
+    def phi_fast(part, y, deltas, s, h):
+        return static.steps[part](moved(deltas), s, y, h) if small else phi(part, y, deltas, s, h)
 
     def step_jvp(step, y, s, h, dy, deltas):
         if deltas is None:
@@ -93,12 +102,12 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             (y1, _), (dy1, dk) = jax.jvp(both, (y, still), (dy, deltas))
         return y1, dy1, dk
 
-    def step_vjp(y, s, h, gy, gk, gv):
+    def step_vjp(part, y, s, h, gy, gk, gv):
         """Cotangents of the state before a step, and `gv` with those of the parameters added."""
         if gv is None:
-            _, vjp = jax.vjp(lambda y: phi_fast(y, still, s, h), y)
+            _, vjp = jax.vjp(lambda y: phi_fast(part, y, still, s, h), y)
             return vjp((gy, gk))[0], None
-        _, vjp = jax.vjp(lambda y, deltas: phi_fast(y, deltas, s, h), y, still)
+        _, vjp = jax.vjp(lambda y, deltas: phi_fast(part, y, deltas, s, h), y, still)
         gy, g = vjp((gy, gk))
         return gy, gv + pull_back(g)[0]
 
@@ -113,12 +122,17 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     steps = flat_sizes[jnp.maximum(slots, 0)]
     motion = saves - jax.lax.stop_gradient(saves)
     fractions = fractions + motion / jnp.where(steps > 0, steps, jnp.ones_like(steps))
-    weights = jax.vmap(method.weights)(fractions)
     at_start = slots < 0
     segment_of, local = slots // SEGMENT, slots % SEGMENT
+    weights = jax.vmap(static.weights)(fractions, rec.parts[jnp.maximum(segment_of, 0)])
     used = (rec.count + SEGMENT - 1) // SEGMENT
-    steps_in = lambda i: jnp.minimum(SEGMENT, rec.count - i * SEGMENT)
+    steps_in = lambda i: take(rec.lengths, i)
     zero = jnp.zeros_like(used)
+
+    def steps_of(i, one):
+        """The loop over the steps of a segment, for `by_part`."""
+        going = lambda inner: inner[0] < steps_in(i)
+        return lambda part, inner: jax.lax.while_loop(going, functools.partial(one, part), inner)
 
     def times_and_sizes_of(i):
         row = take(sizes, i)
@@ -132,10 +146,10 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             i, r, x, out, d = carry
             row = take(sizes, i)
 
-            def one(inner):
+            def one(part, inner):
                 j, s, y, d, r, out = inner
                 h = take(row, j)
-                y1, d1, dk = step_jvp(phi_fast, y, s, h, d, deltas)
+                y1, d1, dk = step_jvp(functools.partial(phi_fast, part), y, s, h, d, deltas)
 
                 def due(rows):
                     r, _ = rows
@@ -152,8 +166,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
                 return j + 1, s + h, y1, d1, r, out
 
             inner = (zero, take(starts, i), take(rec.starts, i), d, r, out)
-            inner = jax.lax.while_loop(lambda c: c[0] < steps_in(i), one, inner)
-            *_, d, r, out = inner
+            *_, d, r, out = by_part(i, steps_of(i, one), inner)
             following = jnp.minimum(i + 1, SEGMENTS - 1)
             d = d + take(dx, following)
             return i + 1, r, put(x, following, d), out, d
@@ -165,19 +178,18 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
         return pack(dv, x, out[:-1])
 
     no_states, no_stages = varying_like(
-        (jnp.zeros((SEGMENT, n), dtype), jnp.zeros((method.stage_count, n), dtype)), rec.starts
+        (jnp.zeros((SEGMENT, n), dtype), jnp.zeros((static.stage_count, n), dtype)), rec.starts
     )
 
     def states_of(i, ss, hs):
         """The states of a segment: kept, or recomputed."""
 
-        def again(inner):
+        def again(part, inner):
             j, y, ys = inner
-            return j + 1, phi_fast(y, still, take(ss, j), take(hs, j))[0], put(ys, j, y)
+            return j + 1, phi_fast(part, y, still, take(ss, j), take(hs, j))[0], put(ys, j, y)
 
         def recompute():
-            inner = (zero, take(rec.starts, i), no_states)
-            return jax.lax.while_loop(lambda c: c[0] < steps_in(i), again, inner)[2]
+            return by_part(i, steps_of(i, again), (zero, take(rec.starts, i), no_states))[2]
 
         kept = rec.states
         if kept is None:
@@ -192,7 +204,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             ss, hs = times_and_sizes_of(i)
             ys = states_of(i, ss, hs)
 
-            def one(inner):
+            def one(part, inner):
                 j, r, lam, gv = inner
 
                 def due(rows):
@@ -207,11 +219,13 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
 
                 rows = (r, jnp.zeros_like(lam), no_stages)
                 r, gy, gk = jax.lax.while_loop(lambda rows: unvmap_any(due(rows)), save, rows)
-                g, gv = step_vjp(take(ys, j), take(ss, j), take(hs, j), lam, gk, gv)
+                g, gv = step_vjp(part, take(ys, j), take(ss, j), take(hs, j), lam, gk, gv)
                 return j - 1, r, gy + g, gv
 
-            inner = (steps_in(i) - 1, r, lam, gv)
-            _, r, lam, gv = jax.lax.while_loop(lambda c: c[0] >= 0, one, inner)
+            back = lambda part, inner: jax.lax.while_loop(
+                lambda inner: inner[0] >= 0, functools.partial(one, part), inner
+            )
+            _, r, lam, gv = by_part(i, back, (steps_in(i) - 1, r, lam, gv))
             lam = lam + take(gx, i)
             return i - 1, r, gv, put(x, i, lam), lam
 
@@ -225,12 +239,13 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
         def segment(i, s, y, row, d, out):
-            def one(carry, h):
+            def one(part, carry, h):
                 s, y, d = carry
-                y1, d1, dk = step_jvp(phi, y, s, h, d, deltas)
+                y1, d1, dk = step_jvp(functools.partial(phi, part), y, s, h, d, deltas)
                 return (s + h, y1, d1), (d, dk)
 
-            (_, _, d), (dys, dks) = jax.lax.scan(one, (s, y, d), row)
+            scan = lambda part, carry: jax.lax.scan(functools.partial(one, part), carry, row)
+            (_, _, d), (dys, dks) = by_part(i, scan, (s, y, d))
             new = dys[local] + jnp.einsum("rk,rkn->rn", weights, dks[local])
             return jnp.where((segment_of == i)[:, None], new, out), d
 

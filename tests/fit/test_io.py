@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fit_cases import decay_problem, T, Y
 
-from sciml import fit, solvers
+from sciml import fit
 
 
 FREE = {"a": fit.Free(1e-3, 10, scale="log"), "b": fit.Free(0, 1), "y0": fit.Free(0, 2.9)}
@@ -185,18 +185,3 @@ def test_wrong_kinds(tmp_path, path, result):
         fit.save(tmp_path / "x", result.problem)
     with pytest.raises(TypeError, match=r"`like` must be a `fit.Problem`, but is a Product"):
         fit.load(path, like=result.model)
-
-
-def test_a_fit_that_changed_to_a_stiff_solver_stays_stiff(tmp_path):
-    problem = decay_problem(0.02, solve=fit.Solve(max_steps=77))
-    result = fit.estimate(decay_problem(0.02))
-    stiff = eqx.tree_at(
-        lambda p: p.solve, result.problem, fit.Solve(solvers.Rodas5P(), max_steps=77)
-    )
-    changed = dataclasses.replace(
-        result, problem=stiff, statistics=result.statistics | {"solver": "Rodas5P"}
-    )
-    fit.save(tmp_path / "run.sciml", changed)
-    again = fit.load(tmp_path / "run.sciml", like=problem)
-    assert isinstance(again.problem.solve.method, solvers.Rodas5P)
-    assert again.problem.solve.max_steps == 77

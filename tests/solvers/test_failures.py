@@ -83,7 +83,7 @@ def test_running_out_of_steps_reports_where_and_how():
         f"{stats['accepted']:.0f} steps accepted, {stats['rejected']:.0f} rejected",
         f"the last of size {stats['last_step']:.3g}",
         "ran out of steps (`max_steps`)",
-        "Method Tsit5, rtol 1e-08, atol 1e-10, max_steps 20",
+        "Method AutoSwitch, rtol 1e-08, atol 1e-10, max_steps 20",
         "throw=False",
     ):
         assert part in message

@@ -218,7 +218,7 @@ def test_three_routes_of_one_step(method):
     field = lambda s, y: p.fn(s, y, p.args)
     s, h = jnp.array(0.3), jnp.array(0.2)
     f = field(s, p.y0) if method.shares_last_stage else None
-    y1, stages, f1 = method.step(field, s, p.y0, h, f)
+    y1, stages, f1, _ = method.step(field, s, p.y0, h, f)
     again, same = method.replay(field, s, p.y0, h)
     np.testing.assert_allclose(again, y1, rtol=1e-14)
     np.testing.assert_allclose(same, stages, rtol=1e-12, atol=1e-14)
@@ -310,11 +310,11 @@ def test_a_singular_matrix_is_a_rejected_step(method):
     # I/(h gamma) - J is singular for J = 1/(h gamma).
     s, y, h = jnp.array(0.0), jnp.array([1.0]), jnp.array(0.5)
     field = lambda s, y: y / (h * method.gamma)
-    _, stages, _ = method.step(field, s, y, h, None)
+    stages = method.step(field, s, y, h, None).stages
     assert not jnp.isfinite(method.error(stages)).all()
     tol = _loop.Tolerances(jnp.array(1e-3), jnp.array(1e-3), jnp.array(100))
     before = eqx.tree_at(lambda c: c.h, _loop.start(method, field, y, tol), h)
-    after, _ = _loop.attempt(method, field, tol, before, jnp.array(True))
+    after, _ = _loop.attempt(method, 0, field, tol, before, jnp.array(True))
     assert after.accepted == 0 and after.attempted == 1 and after.status == _loop.RUNNING
     assert after.h < h
     np.testing.assert_array_equal(after.y, y)
