@@ -108,6 +108,7 @@ def by_scipy(method):
 
 STIFF = {
     "sciml Rodas5P": ours(solvers.Rodas5P()),
+    "sciml default": ours(None),
     "diffrax Kvaerno5": by_diffrax(diffrax.Kvaerno5()),
     "diffrax Kvaerno5, our root finder": by_diffrax(
         solvers._root_finder.repair(diffrax.Kvaerno5())
@@ -119,6 +120,7 @@ STIFF = {
 NONSTIFF = {
     "sciml Tsit5": ours(solvers.Tsit5()),
     "sciml Dopri8": ours(solvers.Dopri8()),
+    "sciml default": ours(None),
     "diffrax Tsit5": by_diffrax(diffrax.Tsit5()),
     "diffrax Dopri8": by_diffrax(diffrax.Dopri8()),
     "SciPy DOP853": by_scipy("DOP853"),
@@ -147,10 +149,10 @@ def measure(problem: Problem) -> dict[str, list[tuple[float, float]]]:
     return points
 
 
-def report(name: str, points: dict) -> dict[str, dict[str, float | None]]:
-    print(f"\n{name}: milliseconds for an error of " + ", ".join(f"{e:g}" for e in TARGETS))
+def report(name: str, points: dict, targets=TARGETS) -> dict[str, dict[str, float | None]]:
+    print(f"\n{name}: milliseconds for an error of " + ", ".join(f"{e:g}" for e in targets))
     mine = next(iter(points))
-    costs = {who: {f"{e:g}": at_error(p, e) for e in TARGETS} for who, p in points.items()}
+    costs = {who: {f"{e:g}": at_error(p, e) for e in targets} for who, p in points.items()}
     for who, cost in costs.items():
         cells = []
         for error, seconds in cost.items():

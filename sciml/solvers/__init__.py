@@ -32,5 +32,6 @@ from ._rosenbrock23 import Rosenbrock23 as Rosenbrock23
 from ._solution import Solution as Solution
 from ._solve import solve as solve
 from ._sparsity import sparsity as sparsity
+from ._split import Split as Split
 from ._symplectic import hamiltonian as hamiltonian, Leapfrog as Leapfrog, Yoshida4 as Yoshida4
 from ._tsit5 import Tsit5 as Tsit5

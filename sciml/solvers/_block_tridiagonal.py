@@ -40,9 +40,12 @@ def product(a: Array, x: Array) -> Array:
     """Blocks times vectors, or times blocks."""
     if a.shape[0] > 8:  # then a library multiplies faster
         return jnp.einsum("ijm,j...m->i...m", a, x)
+    # Written out, since XLA runs a sum over few numbers that are far apart slowly.
     if x.ndim == 2:
-        return jnp.sum(a * x[None], axis=1)
-    return jnp.sum(a[:, :, None] * x[None], axis=1)
+        terms = [a[:, j] * x[None, j] for j in range(len(x))]
+        return sum(terms[1:], terms[0])
+    terms = [a[:, j, None] * x[None, j] for j in range(len(x))]
+    return sum(terms[1:], terms[0])
 
 
 def matrix_vector(matrix: BlockTridiagonalMatrix, x: Array) -> Array:

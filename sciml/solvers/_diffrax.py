@@ -51,24 +51,29 @@ class _Guarded(diffrax.AbstractAdaptiveStepSizeController):
         return keep, t_prev, t_next, jump, (inner, t1 - t0), result
 
 
-def solve_diffrax(solver, field, y0, elapsed, rtol, atol, max_steps: int, adjoint, dense: bool):
-    """Integrates `field(s, y)` over `elapsed` times `s` (the first is 0) with error control.
+def solve_diffrax(solver, fields, y0, elapsed, rtol, atol, max_steps: int, adjoint, dense: bool):
+    """Integrates the sum of `fields`, each `field(s, y)`, over `elapsed` times `s` (the first is 0) with error
+    control.
 
     **Returns:**
 
     `(ys, valid, result, stats, end, interpolation)`, where `end` is the state where it stopped.
     """
     eps = float(jnp.finfo(elapsed.dtype).eps)
+
+    def field(s, y):
+        return jax.tree.map(lambda *dy: sum(dy[1:], dy[0]), *(f(s, y) for f in fields))
+
     started = all_finite(y0) & all_finite(field(elapsed[0], y0))
     # A start that is not finite ends here: an empty span takes no step.
     end = jnp.where(started, elapsed[-1], elapsed[0])
-    term = diffrax.ODETerm(lambda s, y, _: field(s, y))
+    terms = [diffrax.ODETerm(lambda s, y, _, f=f: f(s, y)) for f in fields]
     subs = [
         diffrax.SubSaveAt(ts=jnp.minimum(elapsed, end)),
         diffrax.SubSaveAt(t1=True),
     ]
     sol = diffrax.diffeqsolve(
-        term,
+        terms[0] if len(terms) == 1 else diffrax.MultiTerm(*terms),
         solver,
         elapsed[0],
         end,

@@ -1,5 +1,7 @@
 """The front function `solve`."""
 
+import os
+import warnings
 from typing import Any
 
 import diffrax
@@ -140,6 +142,12 @@ def solve(
             sol = eqx.tree_at(lambda s: s.ys, sol, ys)
         return sol
     if sol.ok:
+        if "below_atol" in sol.stats and bool(sol.stats["below_atol"]):
+            warnings.warn(
+                f"The solution is smaller than atol = {np.max(np.asarray(atol)):.3g} throughout, so that its error was not "
+                "controlled: pass an `atol=` far below the size of the state.",
+                skip_file_prefixes=(_HERE,),  # point to the line that called us
+            )
         return sol
     ran_out = steps is None and bool(sol.result == RESULTS.out_of_steps)
     if ran_out and looks_stiff(chosen, fn, args, sol):
@@ -157,12 +165,19 @@ _STATIC_ADVICE = (
 )
 
 
+_HERE = os.path.dirname(os.path.dirname(__file__))
 _compiled = flat_jit(solve_core)
 
 
 def _failure_text(sol: Solution, method, rtol, atol, max_steps) -> str:
     stats = sol.stats
     where = ""
+    if bool(sol.result == RESULTS.out_of_steps):
+        begin, end, reached = float(sol.ts[0]), float(sol.ts[-1]), float(stats["reached"])
+        tried = int(stats["accepted"] + stats["rejected"])
+        if reached != begin:
+            rest = tried * (end - reached) / (reached - begin)
+            where = f"At this pace the rest of the time takes about {rest:.2g} steps more. "
     if "inconsistency" in stats and bool(sol.result == RESULTS.inconsistent_start):
         left = np.asarray(stats["inconsistency"])
         k = int(np.argmax(np.abs(np.where(np.isfinite(left), left, np.inf))))
