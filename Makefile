@@ -46,7 +46,7 @@ serve: venv-dev ## show the documentation while writing it
 	$(run) -m zensical serve
 
 bench: venv-bench ## run the benchmarks, one after the other
-	@for name in core batches work_precision; do \
+	@for name in core batches work_precision structured; do \
 	    echo "== benchmarks/$$name.py"; $(run) "benchmarks/$$name.py" || exit 1; \
 	done
 

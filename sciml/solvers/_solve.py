@@ -144,8 +144,8 @@ def solve(
     if sol.ok:
         if "below_atol" in sol.stats and bool(sol.stats["below_atol"]):
             warnings.warn(
-                f"The solution is smaller than atol = {np.max(np.asarray(atol)):.3g} throughout, so that its error was not "
-                "controlled: pass an `atol=` far below the size of the state.",
+                f"The solution is smaller than atol = {np.max(np.asarray(atol)):.3g} throughout, so that its "
+                "error was not controlled: pass an `atol=` far below the size of the state.",
                 skip_file_prefixes=(_HERE,),  # point to the line that called us
             )
         return sol
