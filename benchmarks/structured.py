@@ -1,4 +1,4 @@
-"""Large systems with structure, and middle-sized ones without: ours, Diffrax, CVODES' sibling CVODE, SciPy.
+"""Large systems with structure, and middle-sized ones without: ours, Diffrax, CVODE, SciPy.
 
     python benchmarks/structured.py                # all
     python benchmarks/structured.py CUSP heat      # those whose names contain one of these
@@ -38,7 +38,7 @@ HERE = pathlib.Path(__file__).parent
 TOLERANCES = [1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
 TARGETS = [1e-3, 1e-5]
 DIFFRAX_UP_TO = 256
-SCIPY_DENSE_UP_TO = 600
+DENSE_UP_TO = 600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,7 @@ def by_cvode(problem: Problem, rtol: float):
     solver = {"linsolver": "lapackdense"}
     if problem.band is not None:
         solver = {"linsolver": "band", "lband": problem.band, "uband": problem.band}
-    elif problem.y0.size > SCIPY_DENSE_UP_TO:
+    elif problem.y0.size > DENSE_UP_TO:
         return None  # it finds a sparse Jacobian by Python's differences
     elif problem.jac is not None:
         n = problem.y0.size
@@ -181,7 +181,7 @@ def by_scipy(method, problem: Problem, rtol: float):
     options = {}
     if method == "LSODA" and problem.band is not None:
         options = {"lband": problem.band, "uband": problem.band}
-    elif problem.y0.size > SCIPY_DENSE_UP_TO:
+    elif problem.y0.size > DENSE_UP_TO:
         return None
     fn = lambda t, y: problem.field(np, y)
     tols = {"rtol": rtol, "atol": 1e-2 * rtol, **options}

@@ -29,7 +29,8 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     nonfinite_field = (
         "The solution or its vector field became non-finite (nan or inf). Check for "
-        "divisions by zero, logarithms or roots of negative numbers and finite-time blow-up."
+        "divisions by zero, logarithms or roots of negative numbers and finite-time blow-up. With a banded or block "
+        "structure as `jac=` a singular diagonal block does this, too: declare larger blocks."
     )
     step_collapsed = (
         "The step size collapsed: no step above the resolution of floating-point time met "
@@ -38,8 +39,9 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     record_full = (
         "Derivatives and dense output need a record of the accepted steps, and this solve took "
-        "more than it holds (4096; in a batch, the steps of any member). Loosen the tolerances, "
-        "split the time span, or use fixed steps (`steps=`)."
+        "more than it holds (4096, less where the method changed often; in a batch, the steps of any member). "
+        "Loosen the tolerances, split the time span, name one method (`method=solvers.Rodas5P()`), or use fixed "
+        "steps (`steps=`)."
     )
     unordered_times = "The save times do not increase or decrease throughout, or are not finite."
     implicit_failed = (

@@ -15,42 +15,51 @@ _LARGEST = 512  # numbers in a state, up to which the default keeps a dense Jaco
 class AutoSwitch(AbstractMethod):
     """`Tsit5`, and a stiff method as long as the problem is stiff: the default.
 
-    It begins with `Tsit5`, goes over to the stiff method after ten steps that were held down by
-    stability, and back as soon as a bound of the Jacobian says that stability wouldn't hold them
-    down. It works inside every transformation, and derivatives take the same steps. Each change costs
-    a few steps, and a first compilation is of both methods: where you know the problem, name one.
-
-    States of more than 512 numbers are left to `Tsit5`, unless `jac` declares a structure.
+    It begins with `Tsit5` and goes over to the stiff method after ten steps that may have been held down by
+    stability; back if steps have not become larger soon, or after four in a row where a bound of the Jacobian
+    says that stability wouldn't hold them down (not with `Krylov`, which has no bound). It works inside every
+    transformation, and derivatives take the same steps. Each change costs a few steps, and a first
+    compilation is of both methods: where you know the problem, name one. States of more than 512 numbers are
+    left to `Tsit5`, unless there is a `jac`.
 
     **Arguments:**
 
-    - `stiff`: the stiff method, such as `Rodas5P()` or `Rosenbrock23()`.
+    - `stiff_method`: a Rosenbrock method, such as `Rodas5P()` or `Rosenbrock23()`.
     """
 
-    nonstiff: Tsit5
+    nonstiff_method: Tsit5
     stiff_method: AbstractRosenbrockMethod
     order: ClassVar[int] = 5
     error_order: ClassVar[int] = 5
-    stage_count: ClassVar[int] = 8
     adaptive: ClassVar[bool] = True
     stiff: ClassVar[bool] = True
     shares_last_stage: ClassVar[bool] = True
 
-    def __init__(self, stiff: Any = None):
-        stiff = Rodas5P() if stiff is None else stiff
-        if not isinstance(stiff, AbstractRosenbrockMethod):
+    def __init__(self, stiff_method: Any = None):
+        stiff_method = Rodas5P() if stiff_method is None else stiff_method
+        if not isinstance(stiff_method, AbstractRosenbrockMethod):
             raise TypeError(
                 "`AutoSwitch` goes over to a Rosenbrock method, such as `solvers.Rodas5P()`, but got "
-                f"{stiff!r}."
+                f"{stiff_method!r}."
             )
-        self.nonstiff = Tsit5()
-        self.stiff_method = stiff
+        if stiff_method.mass is not None:
+            raise ValueError(
+                "`AutoSwitch` can't take explicit steps of M y' = f, but its stiff method has a `mass`: pass "
+                "that method itself, or `solve(mass=…)`."
+            )
+        self.nonstiff_method = Tsit5()
+        self.stiff_method = stiff_method
 
     def for_size(self, size: int) -> AbstractMethod:
         """Itself, or `Tsit5` for states that are too large for a dense Jacobian."""
-        dense = isinstance(self.stiff_method.jac, Dense)
-        return self.nonstiff if dense and size > _LARGEST else self
+        jac = self.stiff_method.jac
+        dense = isinstance(jac, Dense) and jac.jac is None
+        return self.nonstiff_method if dense and size > _LARGEST else self
+
+    @property
+    def stage_count(self):  # pyright: ignore[reportIncompatibleVariableOverride]
+        return max(part.stage_count for part in self.parts)
 
     @property
     def parts(self):
-        return (self.nonstiff, self.stiff_method)
+        return (self.nonstiff_method, self.stiff_method)

@@ -49,7 +49,7 @@ def check_method(method, steps, max_steps):
     steps = None if steps is None else integer_at_least("steps", steps)
     max_steps = integer_at_least("max_steps", max_steps)
     if method is None:
-        method = _DEFAULT if steps is None else _DEFAULT.nonstiff
+        method = _DEFAULT if steps is None else _DEFAULT.nonstiff_method
     if isinstance(method, type):
         raise TypeError(f"`method` must be an instance: pass `{method.__name__}()`.")
     if not isinstance(method, AbstractMethod | diffrax.AbstractSolver):

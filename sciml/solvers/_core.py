@@ -88,15 +88,17 @@ def solve_core(
     # Rounding must not put a row behind the end.
     saves = jnp.where(saves > 1, jnp.ones_like(saves), saves)
     y0 = varying_like(y0, rtol, atol, max_steps)  # what steers the steps moves the state
+    if isinstance(method, AutoSwitch):
+        parts = lambda x: 2 if jnp.iscomplexobj(x) else 1
+        method = method.for_size(sum(parts(x) * x.size for x in jax.tree.leaves(y0)))
     method, jac = without_function(method)
     field, flat, unravel = flatten_field(fn, y0, args, t0, span, jac)
     check_tolerances(rtol, atol, flat.shape[0])
-    if isinstance(method, AutoSwitch):
-        method = method.for_size(flat.shape[0])
     check_declared(method, field, flat)
-    mass = getattr(method, "mass", None)
-    found = left = None
+    mass = method.mass
+    fine = found = left = None
     if mass is not None and mass.equations:
+        fine = jnp.isfinite(flat).all() & jnp.isfinite(field(jnp.zeros_like(span), flat)).all()
         flat, found, left = consistent(mass, field, flat, rtol, atol)
         flat = jnp.where(found, flat, jnp.nan)
     record = None
@@ -115,7 +117,9 @@ def solve_core(
         counts["evaluations"] = 2 + sum(part.evaluations(tried) for part, tried in parts)
     status = jnp.where(ordered, counts["status"], _loop.UNORDERED_TIMES)
     if found is not None:
-        status = jnp.where(found, status, _loop.INCONSISTENT_START)
+        assert fine is not None
+        failure = jnp.where(fine, _loop.INCONSISTENT_START, _loop.NONFINITE_START)
+        status = jnp.where(found, status, failure)
     valid = valid & ordered
     ys = ys * jnp.where(ordered, 1.0, jnp.nan).astype(ys.dtype)
     result = RESULTS.successful

@@ -10,9 +10,10 @@ from jaxtyping import Array
 
 from .._compat import varying_like
 from ._mass import Mass
+from ._norms import ratio
 
 
-_ITERATIONS = 50
+_ITERATIONS = 200
 
 
 def consistent(mass: Mass, field, y0: Array, rtol, atol) -> tuple[Array, Array, Array]:
@@ -28,7 +29,7 @@ def consistent(mass: Mass, field, y0: Array, rtol, atol) -> tuple[Array, Array, 
     """
     s = varying_like(jnp.zeros((), y0.dtype), y0)
     frozen = jax.lax.stop_gradient(y0)
-    scale = jax.lax.stop_gradient(atol + rtol * jnp.abs(frozen))
+    eps = jnp.finfo(y0.dtype).eps
     none = varying_like(jnp.zeros((mass.equations,), y0.dtype), y0)
 
     def residual(y, z):
@@ -45,7 +46,10 @@ def consistent(mass: Mass, field, y0: Array, rtol, atol) -> tuple[Array, Array, 
         g, step = newton(frozen, z)
         trial = z + damping * step
         better = jnp.sum(residual(frozen, trial) ** 2) <= jnp.sum(g**2)
-        small = jnp.max(jnp.abs(mass.moved(jnp.zeros_like(frozen), step)) / scale) <= 1e-3
+        size = jnp.abs(mass.moved(frozen, trial))
+        goal = jax.lax.stop_gradient(1e-3 * (atol + rtol * size) + 8 * eps * size)
+        moves = jnp.abs(mass.moved(jnp.zeros_like(frozen), step))
+        small = jnp.max(ratio(moves, goal)) <= 1
         z = jnp.where(better | small, trial, z)
         damping = jnp.where(better, jnp.minimum(2 * damping, 1), damping / 4)
         return z, damping, small, k + 1

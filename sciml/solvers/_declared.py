@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ._auto_switch import AutoSwitch
-from ._jacobian import AbstractJacobian, AbstractPattern, Banded, Dense
-from ._mass import Mass
+from ._jacobian import AbstractPattern, Banded, Dense
 from ._method import AbstractMethod
 from ._rosenbrock import AbstractRosenbrockMethod
 
@@ -29,17 +28,8 @@ def declared(method: Any, jac: Any, mass: Any) -> Any:
             "`jac=` and `mass=` are for our stiff methods, such as `solvers.Rodas5P()`, and the default, but "
             f"`method` is {type(method).__name__}."
         )
-    changes = {}
-    if jac is not None:
-        if not isinstance(jac, AbstractJacobian) and not callable(jac):
-            raise TypeError(
-                "`jac` must be a function `jac(t, y, args)`, or a structure such as "
-                f"`solvers.Banded(1, 1)`, but got {jac!r}."
-            )
-        changes["jac"] = jac if isinstance(jac, AbstractJacobian) else Dense(jac)
-    if mass is not None:
-        changes["mass"] = mass if isinstance(mass, Mass) else Mass(mass)
-    stiff = dataclasses.replace(stiff, **changes)
+    changes = {"jac": jac, "mass": mass}
+    stiff = dataclasses.replace(stiff, **{k: v for k, v in changes.items() if v is not None})
     # An explicit method can't take steps of M y' = f.
     return AutoSwitch(stiff) if isinstance(method, AutoSwitch) and mass is None else stiff
 
@@ -58,7 +48,7 @@ def without_function(method: AbstractMethod) -> tuple[AbstractMethod, Callable |
 def check_declared(method: AbstractMethod, field, y0: jax.Array):
     """Shapes of a structure, a mass matrix and the user's function against the flat state."""
     part, n = method.parts[-1], y0.shape[0]
-    mass, jac = getattr(part, "mass", None), getattr(part, "jac", None)
+    mass, jac = part.mass, getattr(part, "jac", None)
     if mass is not None and mass.size != n:
         raise ValueError(
             f"`mass` is a matrix of {mass.size} rows, but the state has {n} real numbers: one row for each."

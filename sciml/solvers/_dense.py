@@ -78,8 +78,8 @@ def _evaluate(dense: Dense, s):
             h = take(mine, k)
             _, stages = part.replay(field, take(begins, k), y, h)
             theta = (s - take(begins, k)) / jnp.where(h > 0, h, 1)
-            inside = part.weights(theta) @ stages
-            return y + jnp.where(h > 0, inside, jnp.zeros_like(y))
+            along = part.weights(theta) @ stages
+            return y + jnp.where(h > 0, along, jnp.zeros_like(y))
 
         y = take(rec.starts, i)
         for number, part in enumerate(method.parts):

@@ -23,12 +23,14 @@ from ._mass import Mass
 from ._pattern import banded, block_diagonal, Layout, of_pattern, Pattern
 
 
-class Linearisation(eqx.Module):
+class AbstractLinearisation(eqx.Module):
     """The linear part of a field at a point, and a mass matrix, as a Rosenbrock step uses them."""
 
-    @abc.abstractmethod
+    mass: eqx.AbstractVar[Mass | None]
+
     def times_mass(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
         """M x."""
+        return x if self.mass is None else self.mass.times(x)
 
     @abc.abstractmethod
     def solver(self, shift: Array) -> Callable[[Array], Array]:
@@ -43,7 +45,9 @@ class AbstractJacobian(eqx.Module):
     """The structure of a Jacobian."""
 
     @abc.abstractmethod
-    def at(self, along: Callable, user: Array | None, y: Array, mass: Mass | None) -> Linearisation:
+    def at(
+        self, along: Callable, user: Array | None, y: Array, mass: Mass | None
+    ) -> AbstractLinearisation:
         """The Jacobian at a point.
 
         **Arguments:**
@@ -71,12 +75,9 @@ def spectral_bound(times: Callable[[Array], Array], v: Array) -> Array:
     return jnp.max(times(v) / v)
 
 
-class _DenseLinearisation(Linearisation):
+class _DenseLinearisation(AbstractLinearisation):
     matrix: Float[Array, "n n"]
     mass: Mass | None = eqx.field(static=True)
-
-    def times_mass(self, x):
-        return x if self.mass is None else self.mass.times(x)
 
     def solver(self, shift):
         n, dtype = self.matrix.shape[0], self.matrix.dtype
@@ -102,10 +103,22 @@ class Dense(AbstractJacobian):
         if user is None:
             identity = varying_like(jnp.eye(y.shape[0], dtype=y.dtype), y)
             user = jax.vmap(along, out_axes=1)(identity)
-        return _DenseLinearisation(user, mass)
+        return _DenseLinearisation(matrix=user, mass=mass)
 
 
-class _BlockLinearisation(Linearisation):
+def as_jacobian(jac: Any) -> AbstractJacobian:
+    """A structure as it is, and a function as that of a dense Jacobian."""
+    if isinstance(jac, AbstractJacobian):
+        return jac
+    if not callable(jac):
+        raise TypeError(
+            "`jac` must be a function `jac(t, y, args)`, or a structure such as `solvers.Banded(1, 1)`, but got "
+            f"{jac!r}."
+        )
+    return Dense(jac)
+
+
+class _BlockLinearisation(AbstractLinearisation):
     """Block-tridiagonal, after a change of the order; or block-diagonal."""
 
     matrix: blocks.BlockTridiagonalMatrix
@@ -117,9 +130,6 @@ class _BlockLinearisation(Linearisation):
         if self.mass is None:
             return layout.identity(dtype)
         return layout.place_constants(self.mass.rows, self.mass.cols, self.mass.values, dtype)
-
-    def times_mass(self, x):
-        return x if self.mass is None else self.mass.times(x)
 
     def solver(self, shift):
         layout = self.layout
@@ -136,7 +146,7 @@ class _BlockLinearisation(Linearisation):
             solve = lambda d: blocks.product(inv, d)
             multiply = lambda x: blocks.product(matrix.diag, x)
         else:
-            solve = blocks.factorise(frozen)
+            solve = _checked(frozen, blocks.factorise(frozen))
             multiply = lambda x: blocks.matrix_vector(matrix, x)
 
         def transposed(d):
@@ -162,10 +172,18 @@ class _BlockLinearisation(Linearisation):
         return spectral_bound(times, scale)
 
 
+def _checked(matrix: blocks.BlockTridiagonalMatrix, solve: Callable) -> Callable:
+    """`solve`, or nan where elimination without pivoting between blocks lost half of the digits: the step is
+    then rejected."""
+    probe = varying_like(jnp.ones_like(matrix.diag[0]), matrix.diag)
+    error = jnp.max(jnp.abs(solve(blocks.matrix_vector(matrix, probe)) - probe))
+    fine = error < jnp.sqrt(jnp.finfo(probe.dtype).eps)
+    factor = jnp.where(fine, 1.0, jnp.nan).astype(probe.dtype)
+    return lambda d: factor * solve(d)
+
+
 class AbstractPattern(AbstractJacobian):
     """A Jacobian whose entries lie in a known pattern."""
-
-    jac: eqx.AbstractVar[Callable | None]
 
     @abc.abstractmethod
     def layout(self, n: int) -> Layout:
@@ -180,13 +198,17 @@ class AbstractPattern(AbstractJacobian):
             values, index = user, layout.by_user
             assert index is not None
         if layout.size is None:
-            return _DenseLinearisation(layout.gather(values, index), mass)
+            return _DenseLinearisation(matrix=layout.gather(values, index), mass=mass)
         lower, diag, upper = layout.gather(values, index)
-        return _BlockLinearisation(blocks.BlockTridiagonalMatrix(lower, diag, upper), layout, mass)
+        matrix = blocks.BlockTridiagonalMatrix(lower, diag, upper)
+        return _BlockLinearisation(matrix=matrix, layout=layout, mass=mass)
 
 
 class Banded(AbstractPattern):
     """A banded Jacobian: df_i/dy_j is zero but for -lower <= j - i <= upper.
+
+    Rows are not exchanged between the blocks in which it is solved, so that each block on the diagonal of
+    M/(h gamma) - df/dy must be regular; where accuracy is lost the step is rejected.
 
     Lines-discretised equations in one dimension are of this kind: with k fields, in one vector field by
     field at each point, `Banded(2 * k - 1, 2 * k - 1)`.
@@ -224,10 +246,6 @@ class BlockTridiagonal(AbstractPattern):
     def __check_init__(self):
         _check_natural("size of BlockTridiagonal", self.size, 1)
 
-    @property
-    def jac(self):
-        return None
-
     def layout(self, n):
         _check_divides(self.size, n)
         return banded(n, 2 * self.size - 1, 2 * self.size - 1, self.size)
@@ -245,10 +263,6 @@ class BlockDiagonal(AbstractPattern):
 
     def __check_init__(self):
         _check_natural("size of BlockDiagonal", self.size, 1)
-
-    @property
-    def jac(self):
-        return None
 
     def layout(self, n):
         _check_divides(self.size, n)
@@ -273,10 +287,6 @@ class Sparse(AbstractPattern):
     def __init__(self, pattern):
         self.pattern = Pattern.of(pattern)
 
-    @property
-    def jac(self):
-        return None
-
     def layout(self, n):
         if self.pattern.size != n:
             raise ValueError(
@@ -286,36 +296,37 @@ class Sparse(AbstractPattern):
         return of_pattern(self.pattern)
 
 
-class _KrylovLinearisation(Linearisation):
+class _KrylovLinearisation(AbstractLinearisation):
     along: Callable
     y: Array
     mass: Mass | None = eqx.field(static=True)
     options: tuple = eqx.field(static=True)
 
-    def times_mass(self, x):
-        return x if self.mass is None else self.mass.times(x)
-
     def solver(self, shift):
         restart, rtol, max_steps = self.options
+        rtol = max(rtol, 100 * float(jnp.finfo(self.y.dtype).eps))
         operator = lx.FunctionLinearOperator(
             lambda x: shift * self.times_mass(x) - self.along(x), jax.eval_shape(lambda: self.y)
         )
         solver = lx.GMRES(
             rtol=rtol,
-            atol=rtol * 1e-6,
+            atol=rtol,  # of right-hand sides of size 1
             restart=restart,
             stagnation_iters=restart,
             max_steps=max_steps,
         )
 
         def solve(b):
-            out = lx.linear_solve(operator, b, solver, throw=False)
+            size = jax.lax.stop_gradient(jnp.max(jnp.abs(b)))
+            size = jnp.where(size > 0, size, jnp.ones_like(size))
+            out = lx.linear_solve(operator, b / size, solver, throw=False)
             # Not solved is a step to be rejected: a smaller one has an easier system.
-            return jnp.where(out.result == lx.RESULTS.successful, out.value, jnp.nan)
+            return jnp.where(out.result == lx.RESULTS.successful, size * out.value, jnp.nan)
 
         return solve
 
     def bound(self, scale):
+        # No entries, no bound: the explicit method does not come back.
         return jnp.full((), jnp.inf, self.y.dtype)
 
 
@@ -328,7 +339,7 @@ class Krylov(AbstractJacobian):
 
     **Arguments:**
 
-    - `rtol`: of the linear systems.
+    - `rtol`: of the linear systems; in single precision at least 1e-5.
     - `restart`: how many directions are kept.
     - `max_steps`: iterations at most; a step whose systems are not solved by then is rejected.
     """
@@ -337,8 +348,15 @@ class Krylov(AbstractJacobian):
     restart: int = eqx.field(static=True, default=40)
     max_steps: int = eqx.field(static=True, default=400)
 
+    def __check_init__(self):
+        _check_natural("restart of Krylov", self.restart, 1)
+        _check_natural("max_steps of Krylov", self.max_steps, 1)
+        if not 0 < self.rtol < 1:
+            raise ValueError(f"`rtol of Krylov` must lie between 0 and 1, but is {self.rtol!r}.")
+
     def at(self, along, user, y, mass):
-        return _KrylovLinearisation(along, y, mass, (self.restart, self.rtol, self.max_steps))
+        options = (self.restart, self.rtol, self.max_steps)
+        return _KrylovLinearisation(along=along, y=y, mass=mass, options=options)
 
 
 def _check_natural(name: str, value, least: int):

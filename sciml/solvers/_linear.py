@@ -68,8 +68,12 @@ def inverse(blocks: Array) -> Array:
     if b == 1:
         return 1 / blocks
     if b == 2:
+        size = jnp.max(jnp.abs(blocks), axis=(0, 1))[None, None]  # or the determinant overflows
+        blocks = blocks / size
         ((p, q), (r, s)) = blocks
-        return jnp.stack([jnp.stack([s, -q]), jnp.stack([-r, p])]) / (p * s - q * r)[None, None]
+        return (
+            jnp.stack([jnp.stack([s, -q]), jnp.stack([-r, p])]) / (p * s - q * r)[None, None] / size
+        )
     if b > _SMALL:
         return jnp.moveaxis(jnp.linalg.inv(jnp.moveaxis(blocks, -1, 0)), 0, -1)
     index = jnp.arange(b)[:, None]

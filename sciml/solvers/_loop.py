@@ -22,12 +22,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._compat import unvmap_any, varying_like
-from ._switching import after_step, Switching
+from ._norms import ratio, rms
+from ._switching import after_step, at_start, Switching
 
 
 # What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
 RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START = range(5)
-RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START = 5, 6, 7
+RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START = range(5, 8)
 
 SEGMENT = 32  # accepted steps between two recorded states
 SEGMENTS = 128  # recorded states at most
@@ -75,23 +76,13 @@ def take(x: Array, i: Array) -> Array:
     return jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False)
 
 
-def rms(x: Array) -> Array:
-    return jnp.sqrt(jnp.mean(x * x))
-
-
-def ratio(x: Array, scale: Array) -> Array:
-    """`x / scale`, where nothing is no part of nothing (`atol = 0` at a zero of the state)."""
-    safe = jnp.where(scale > 0, scale, jnp.ones_like(scale))
-    return jnp.where(scale > 0, x / safe, jnp.where(x == 0, jnp.zeros_like(x), jnp.inf))
-
-
 def start(method, field, y0: Array, tol: Tolerances) -> State:
     """The state before the first step, whose size is estimated as by Hairer, Nørsett and
     Wanner, *Solving ordinary differential equations I* (1993), section II.4."""
     dtype = y0.dtype
     zero = varying_like(jnp.zeros((), dtype), y0)
     f0 = field(zero, y0)
-    mass = getattr(method, "mass", None)
+    mass = method.mass
     slope = lambda f: jax.lax.stop_gradient(f if mass is None else mass.derivative(f))
     frozen_y, frozen_f = jax.lax.stop_gradient(y0), slope(f0)
     scale = tol.atol + tol.rtol * jnp.abs(frozen_y)
@@ -117,7 +108,7 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
         attempted=count,
         accepted=count,
         status=jnp.where(fine, RUNNING, NONFINITE_START).astype(jnp.result_type(int)),
-        switching=Switching(count, count) if len(method.parts) > 1 else None,
+        switching=at_start(count, jax.lax.stop_gradient(h)) if len(method.parts) > 1 else None,
     )
 
 

@@ -6,6 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._compat import is_traced
+
+
+_LARGEST = 2000  # rows of a matrix that is not diagonal, which is decomposed as a dense one
+
 
 class Mass:
     """A constant mass matrix M of `M y' = f`, as a value that can be compared.
@@ -27,10 +32,24 @@ class Mass:
     def __init__(self, matrix: Any):
         import scipy.sparse  # JAX requires SciPy, but does not import all of it
 
+        if is_traced(matrix):
+            raise TypeError(
+                "`mass` is a constant of the program, but is traced here: make it with NumPy, or outside of "
+                "`jit` and the like."
+            )
         if not scipy.sparse.issparse(matrix):
-            matrix = np.asarray(matrix, float)
-            matrix = scipy.sparse.diags_array(matrix) if matrix.ndim == 1 else matrix
-        coo: Any = scipy.sparse.coo_array(matrix)
+            try:
+                matrix = np.asarray(matrix)
+                matrix = matrix.astype(
+                    float, casting="same_kind" if matrix.dtype.kind == "c" else "unsafe"
+                )
+            except (TypeError, ValueError):
+                raise TypeError(
+                    f"`mass` must be a matrix of real numbers, but got {matrix!r}."
+                ) from None
+            matrix = np.atleast_2d(matrix) if matrix.ndim != 1 else scipy.sparse.diags_array(matrix)
+        coo: Any = scipy.sparse.coo_array(matrix, copy=True)
+        coo.sum_duplicates()
         if coo.ndim != 2 or coo.shape[0] != coo.shape[1]:
             raise ValueError(
                 f"`mass` must be a square matrix or the diagonal of one, but has shape {coo.shape}."
@@ -67,7 +86,8 @@ class Mass:
         u, sizes, vt = np.linalg.svd(dense)
         rank = int((sizes > n * np.finfo(float).eps * sizes.max(initial=1e-300)).sum())
         self.algebraic = (u[:, rank:].T, vt[rank:])
-        self.pseudo_inverse = np.linalg.pinv(dense)
+        # by the same rank as the null spaces
+        self.pseudo_inverse = (vt[:rank].T / sizes[:rank]) @ u[:, :rank].T
 
     @property
     def equations(self) -> int:
@@ -96,7 +116,10 @@ class Mass:
     def times(self, x: Array) -> Array:
         if self.diagonal is not None:
             return jnp.asarray(self.diagonal, x.dtype) * x
-        return self.dense(x.dtype) @ x
+        if 8 * self.values.size > self.size**2:
+            return self.dense(x.dtype) @ x
+        products = jnp.asarray(self.values, x.dtype) * x[jnp.asarray(self.cols)]
+        return jnp.zeros_like(x).at[jnp.asarray(self.rows)].add(products)
 
     def derivative(self, f: Array) -> Array:
         """The part of y' that `M y' = f` determines."""
@@ -115,4 +138,5 @@ class Mass:
         return isinstance(other, Mass) and self._key == other._key
 
 
-_LARGEST = 2000
+def as_mass(mass: Any) -> Mass | None:
+    return mass if mass is None or isinstance(mass, Mass) else Mass(mass)

@@ -8,7 +8,7 @@ A new method is one short file that fills this in.
 
 import abc
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 from jaxtyping import Array
@@ -37,6 +37,7 @@ class AbstractMethod(eqx.Module):
     - `adaptive`: whether there is an error estimate and a dense output.
     - `stiff`: whether large steps are stable for stiff problems.
     - `shares_last_stage`: whether the field at the end of a step is the first stage of the next.
+    - `mass`: the mass matrix, of methods that take one.
     """
 
     order: eqx.AbstractClassVar[int]
@@ -45,6 +46,7 @@ class AbstractMethod(eqx.Module):
     adaptive: eqx.AbstractClassVar[bool]
     stiff: eqx.AbstractClassVar[bool]
     shares_last_stage: eqx.AbstractClassVar[bool]
+    mass: ClassVar[Any] = None
 
     @property
     @abc.abstractmethod

@@ -28,9 +28,9 @@ class Pattern:
             return matrix
         import scipy.sparse  # JAX requires SciPy, but does not import all of it
 
-        matrix = scipy.sparse.coo_array(
-            matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix)
-        )
+        matrix = matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix)
+        matrix = scipy.sparse.coo_array(matrix, copy=True)
+        matrix.sum_duplicates()
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
             raise ValueError(
                 f"A sparsity pattern is a square matrix, but has shape {matrix.shape}."

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import varying_like
-from ._dae import slope
+from . import _dae
 from ._field import FlatField
 from ._loop import integrate, Record, record, RUNNING
 from ._switching import NONSTIFF
@@ -39,8 +39,8 @@ class _Static:
 
     def slope(self, field, s, y):
         """dy/ds."""
-        mass = getattr(self.method, "mass", None)
-        return field(s, y) if mass is None else slope(mass, field, s, y)
+        mass = self.method.mass
+        return field(s, y) if mass is None else _dae.slope(mass, field, s, y)
 
     def weights(self, theta, part):
         """Weights of the stages at the fractions `theta` of steps of these parts."""

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Array
 
 from .._compat import varying_like
-from ._jacobian import AbstractJacobian, Dense
+from ._jacobian import AbstractJacobian, as_jacobian, Dense
 from ._loop import put
-from ._mass import Mass
+from ._mass import as_mass, Mass
 from ._method import AbstractOneStepMethod, Step
 
 
@@ -49,18 +49,15 @@ class AbstractRosenbrockMethod(AbstractOneStepMethod):
     stiff: ClassVar[bool] = True
     shares_last_stage: ClassVar[bool] = False
 
-    jac: AbstractJacobian = Dense()
-    mass: Mass | None = eqx.field(static=True, default=None)
-
-    def step(self, field, s, y, h, f):
-        return self._step(field, s, y, h)
+    jac: AbstractJacobian = eqx.field(default=Dense(), converter=as_jacobian)
+    mass: Mass | None = eqx.field(static=True, default=None, converter=as_mass)
 
     def replay(self, field, s, y, h):
-        return self._step(field, s, y, h)[:2]
+        return self.step(field, s, y, h, None)[:2]
 
-    def _step(self, field, s, y, h) -> Step:
+    def step(self, field, s, y, h, f):
         dtype, n = y.dtype, y.shape[0]
-        f, slope = jax.linearize(field, s, y)
+        f_y, slope = jax.linearize(field, s, y)
         # Constants must vary like the data inside `shard_map`.
         like = lambda x: varying_like(x, y, s, h)
         along = lambda e: slope(like(jnp.zeros_like(s)), e)
@@ -82,7 +79,7 @@ class AbstractRosenbrockMethod(AbstractOneStepMethod):
 
         # The first stage's field is known from the linearisation.
         count = self.stage_count
-        first = solve(f + self.gamma * h_y * by_time)
+        first = solve(f_y + self.gamma * h_y * by_time)
         stages = like(jnp.concatenate([first[None], jnp.zeros((count - 1, n), dtype)]))
         stages = jax.lax.fori_loop(1, count, stage, stages)
         stages = jnp.where(used, stages, jnp.zeros_like(stages))

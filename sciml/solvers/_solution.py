@@ -22,7 +22,9 @@ class Solution(eqx.Module):
       ensemble an array of texts.
     - `stats`: `accepted` and `rejected` steps, `evaluations` of the vector field (-1 where an
       implicit method doesn't count them), and `reached` and `last_step`: the time reached and the
-      size of the last step tried.
+      size of the last step tried. By the default `stiff_attempts`: how many of the steps tried were stiff ones;
+      of adaptive solves `below_atol`: whether the solution was smaller than that throughout; with a singular
+      `mass` `inconsistency`: what the algebraic equations left over at the start.
     - `event`: the terminating event; `None` so far.
     """
 
@@ -56,6 +58,7 @@ class Solution(eqx.Module):
             return eqx.tree_pformat(self)
         span = f"{self.ts[0]:.6g} .. {self.ts[-1]:.6g}"
         how = "ok" if self.ok else f"failed: {RESULTS[self.result]}"
-        known = {k: v for k, v in self.stats.items() if k != "evaluations" or v >= 0}
+        plain = {k: v for k, v in self.stats.items() if v.ndim == 0 and v.dtype != bool}
+        known = {k: v for k, v in plain.items() if k != "evaluations" or v >= 0}
         counts = ", ".join(f"{k} {v:.6g}" for k, v in known.items())
         return f"Solution on {span} at {self.ts.shape[0]} times, {how}\n  {counts}"

@@ -85,7 +85,7 @@ def solve(
       error control, by `lax.scan`. With `method=None` it is `Tsit5`'s formula.
     - `max_steps`: how many steps may be tried in the whole solve.
     - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods
-      (in a batch, steps that any member takes).
+      (in a batch, steps that any member takes): 128 segments of up to 32; a change of method begins a new one.
     - `events`, `doses`, `side`: reserved; anything but the defaults is refused so far.
     - `jac`: what is known of the Jacobian df/dy, for the stiff methods: a function `jac(t, y, args)` that
       returns it, or its structure, [`Banded`][sciml.solvers.Banded],
@@ -93,9 +93,10 @@ def solve(
       [`Sparse`][sciml.solvers.Sparse] or [`Krylov`][sciml.solvers.Krylov], for large states. By default it
       is dense, by automatic differentiation. Rows and columns are the real numbers of the state, in the
       order of `jax.flatten_util.ravel_pytree` (of a complex leaf first all real, then all imaginary parts).
-    - `mass`: a constant matrix M for `M y' = fn(t, y, args)`, of shape `(n, n)` or its diagonal, of shape
-      `(n,)`. If it is singular, the equations without a derivative must determine the rest of the state
-      (index 1). What they determine is moved to a consistent start first: `y0` is a guess for it.
+    - `mass`: a constant matrix M for `M y' = fn(t, y, args)`, of shape `(n, n)` or its diagonal, of
+      shape `(n,)`; or a [`Mass`][sciml.solvers.Mass], made once. If it is singular, the equations
+      without a derivative must determine the rest of the state (index 1). What they determine is moved
+      to a consistent start first: `y0` is a guess for it.
     - `adjoint`: for Diffrax's solvers, an expert's choice of a Diffrax adjoint. By default, and
       with our own methods, every mode of differentiation works.
     - `throw`: raise `RuntimeError` if the solve fails. Otherwise see `Solution.ok`. Inside `jit` a
@@ -177,7 +178,7 @@ def _failure_text(sol: Solution, method, rtol, atol, max_steps) -> str:
         tried = int(stats["accepted"] + stats["rejected"])
         if reached != begin:
             rest = tried * (end - reached) / (reached - begin)
-            where = f"At this pace the rest of the time takes about {rest:.2g} steps more. "
+            where = f"At this pace the rest of the time takes about {rest:.2g} more steps. "
     if "inconsistency" in stats and bool(sol.result == RESULTS.inconsistent_start):
         left = np.asarray(stats["inconsistency"])
         k = int(np.argmax(np.abs(np.where(np.isfinite(left), left, np.inf))))

@@ -136,6 +136,10 @@ def test_regular_matrices(kind):
     want = [scipy.linalg.expm(np.linalg.solve(m, a) * t) @ y0 for t in ON]
     np.testing.assert_allclose(sol.ys, want, rtol=1e-7, atol=1e-8)
     assert "inconsistency" not in sol.stats
+    by_method = solvers.solve(
+        lambda t, y, a: a @ y, jnp.asarray(y0), ON, jnp.asarray(a), method=solvers.Rodas5P(mass=m)
+    )
+    np.testing.assert_allclose(by_method.ys, sol.ys, rtol=1e-5, atol=1e-6)
 
 
 def test_a_singular_matrix_that_is_not_diagonal():
@@ -188,7 +192,7 @@ def test_a_banded_mass_matrix():
     np.testing.assert_allclose(sol.ys[-1], np.exp(-0.1 * rate) * np.sin(np.pi * x), rtol=1e-6)
     with pytest.raises(ValueError, match=r"entry in row 1, column 2.*declared structure"):
         solvers.solve(
-            fn, jnp.ones(n), ON, jnp.asarray(stiffness), mass=mass, jac=solvers.Banded(0, 0)
+            fn, jnp.ones(n), ON, jnp.asarray(stiffness), mass=mass, jac=solvers.BlockDiagonal(2)
         )
 
 
@@ -262,7 +266,61 @@ def test_dense_output():
     np.testing.assert_allclose(x[:, 1], x[:, 0] ** 2 * jnp.cos(t), rtol=1e-4)
 
 
+@pytest.mark.parametrize("guess", [0.0, 2.0, 50.0])
+@pytest.mark.parametrize(
+    ("dtype", "atol"), [(jnp.float32, None), (jnp.float64, None), (jnp.float64, 0.0)]
+)
+def test_nonlinear_equations_are_made_consistent(guess, dtype, atol):
+    fn = lambda t, y, c: jnp.stack([-y[0], y[1] ** 3 + y[1] - c * y[0]])
+    y0 = jnp.array([1.0, guess], dtype)
+    sol = solvers.solve(
+        fn, y0, ON.astype(dtype), jnp.asarray(11.3, dtype), mass=[1.0, 0.0], atol=atol
+    )
+    z = sol.ys[0, 1]
+    np.testing.assert_allclose(z**3 + z, 11.3, rtol=1e-5 if dtype == jnp.float32 else 1e-13)
+
+
+def test_a_consistent_start_with_no_absolute_tolerance():
+    sol = solvers.solve(
+        robertson,
+        jnp.array([1.0, 0.0, 0.0]),
+        jnp.array([0.0, 0.4]),
+        3e7,
+        mass=[1.0, 1.0, 0.0],
+        atol=0.0,
+        throw=False,
+    )
+    assert solvers.RESULTS.inconsistent_start != sol.result
+
+
 # --- the failure path ---
+
+
+def test_a_start_that_is_not_finite_is_called_so():
+    sol = solvers.solve(follows, jnp.array([jnp.nan, 0.0]), ON, 1.3, mass=[1.0, 0.0], throw=False)
+    assert solvers.RESULTS.nonfinite_start == sol.result
+
+
+def test_lost_accuracy_between_blocks_is_noticed():
+    """Two algebraic equations that determine each other: the diagonal of the matrix is zero there."""
+    fn = lambda t, y, a: jnp.stack([-y[0], y[2] - y[0] ** 2, y[1] - y[2]])
+    y0, mass = jnp.array([1.0, 0.0, 0.0]), [1.0, 0.0, 0.0]
+    want = solvers.solve(fn, y0, ON, mass=mass, rtol=1e-8, atol=1e-10).ys
+    np.testing.assert_allclose(want[:, 1:], jnp.exp(-2 * ON)[:, None] * jnp.ones((1, 2)), rtol=1e-4)
+    with pytest.raises(RuntimeError, match=r"singular diagonal block.*larger blocks"):
+        solvers.solve(fn, y0, ON, mass=mass, jac=solvers.Banded(1, 1))
+    np.testing.assert_allclose(
+        solvers.solve(
+            fn, y0, ON, mass=mass, jac=solvers.BlockTridiagonal(3), rtol=1e-8, atol=1e-10
+        ).ys,
+        want,
+        rtol=1e-6,
+    )
+
+
+def test_a_solution_prints_itself():
+    sol = solvers.solve(follows, jnp.array([0.5, 0.25]), ON, 1.3, mass=[1.0, 0.0])
+    assert "accepted" in repr(sol) and "ok" in repr(sol)
 
 
 def test_a_start_that_cannot_be_repaired_says_so():
@@ -309,10 +367,13 @@ def test_a_higher_index_is_named():
         ([1.0, 0.0, 0.0], r"matrix of 3 rows, but the state has 2"),
         (np.ones((2, 3)), r"square matrix.*\(2, 3\)"),
         ([1.0, np.nan], r"must be finite"),
+        (np.ones(2) * 1j, r"matrix of real numbers"),
+        ("ab", r"matrix of real numbers"),
+        (2.0, r"matrix of 1 rows"),
     ],
 )
 def test_matrices_that_do_not_fit(mass, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         solvers.solve(follows, jnp.array([0.5, 0.25]), ON, 1.3, mass=mass)
 
 
@@ -323,7 +384,25 @@ def test_explicit_methods_have_no_use_for_it():
         )
 
 
+def test_a_traced_matrix_is_refused():
+    run = lambda m: solvers.solve(follows, jnp.array([0.5, 0.25]), ON, 1.3, mass=m).ys
+    with pytest.raises(TypeError, match=r"`mass` is a constant of the program"):
+        jax.jit(run)(jnp.array([1.0, 0.0]))
+
+
 def test_masses_are_values():
+    # as finite-element codes assemble them
+    twice = scipy.sparse.coo_array(([1.0, 1.0, 2.0], ([0, 0, 1], [0, 0, 1])))
+    assert solvers.Mass(twice) == solvers.Mass([2.0, 2.0])
+    np.testing.assert_allclose(solvers.Mass(twice).times(jnp.ones(2)), 2.0)
+    rank = np.random.default_rng(0).normal(size=(60, 57)) @ np.random.default_rng(1).normal(
+        size=(57, 60)
+    )
+    assert solvers.Mass(rank).equations == 3
+    assert np.abs(solvers.Mass(rank).pseudo_inverse).max() < 1e3
+    band = scipy.sparse.diags_array([1.0, 2.0, 3.0], offsets=[-1, 0, 1], shape=(60, 60))
+    x = np.random.default_rng(2).normal(size=60)
+    np.testing.assert_allclose(solvers.Mass(band).times(jnp.asarray(x)), band @ x, rtol=1e-12)
     assert solvers.Mass([1.0, 2.0]) == solvers.Mass(np.diag([1.0, 2.0]))
     assert solvers.Mass([1.0, 2.0]) != solvers.Mass([1.0, 0.0])
     assert hash(solvers.Mass([1.0, 2.0])) == hash(
