@@ -6,6 +6,7 @@ from ._bosh3 import Bosh3 as Bosh3
 from ._dopri8 import Dopri8 as Dopri8
 from ._ensemble import solve_ensemble as solve_ensemble
 from ._euler import Euler as Euler
+from ._for_diffrax import RosenbrockSolver as RosenbrockSolver
 from ._heun import Heun as Heun
 from ._jacobian import (
     Banded as Banded,

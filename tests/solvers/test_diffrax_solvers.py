@@ -5,7 +5,9 @@ import helpers
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 import pytest
+from helpers import decay
 
 from sciml import solvers
 
@@ -84,3 +86,70 @@ def test_kvaerno_takes_the_steps_it_needs(method):
         sol.ys[-1], [0.715827068719, 9.18553476456e-06, 0.284163745746], rtol=1e-4
     )
     assert sol.stats["accepted"] + sol.stats["rejected"] < 250
+
+
+# --- our methods inside `diffeqsolve` ---
+
+RODAS = solvers.RosenbrockSolver(solvers.Rodas5P())
+
+
+def by_diffrax(fn, y0, t1, args, rtol=1e-8, solver=RODAS, t0=0.0, **options):
+    control = diffrax.PIDController(rtol=rtol, atol=rtol / 1e3)
+    return diffrax.diffeqsolve(
+        diffrax.ODETerm(fn), solver, t0, t1, None, y0, args, stepsize_controller=control, **options
+    )
+
+
+def test_the_same_solution_by_diffeqsolve():
+    y0 = jnp.array([1.0, 0.0, 0.0])
+    sol = by_diffrax(
+        helpers.robertson, y0, 40.0, None, saveat=diffrax.SaveAt(ts=jnp.array([0.4, 40.0]))
+    )
+    want = [
+        [0.985172113861, 3.38639537897e-05, 0.0147940221852],
+        [0.715827068719, 9.18553476456e-06, 0.284163745746],
+    ]
+    np.testing.assert_allclose(sol.ys, want, rtol=1e-5)
+    ours = solvers.solve(
+        helpers.robertson,
+        y0,
+        jnp.array([0.0, 40.0]),
+        method=solvers.Rodas5P(),
+        rtol=1e-8,
+        atol=1e-11,
+    )
+    assert abs(int(sol.stats["num_accepted_steps"]) - int(ours.stats["accepted"])) < 20
+
+
+def test_pytrees_dense_output_and_backwards():
+    sol = by_diffrax(fast_part, START, 1.0, 1e3, saveat=diffrax.SaveAt(dense=True))
+    t = jnp.linspace(0.1, 0.9, 7)
+    got = jax.vmap(sol.evaluate)(t)["x"]
+    exact = 1e6 / (1 + 1e6) * (jnp.cos(t) + jnp.sin(t) / 1e3)
+    np.testing.assert_allclose(got, jnp.broadcast_to(exact[:, None], got.shape), rtol=1e-6)
+    back = by_diffrax(lambda t, y, k: k * y, jnp.array([1.0]), 0.0, 2.0, t0=1.0).ys
+    np.testing.assert_allclose(back[-1], jnp.exp(-2.0), rtol=1e-6)
+
+
+def test_structure_mass_and_derivatives():
+    def last(k, solver):
+        fn = lambda t, y, k: jnp.stack([-k * y[0] + y[1], y[1] - y[0] ** 2])
+        return by_diffrax(fn, jnp.array([0.5, 0.25]), 1.0, k, solver=solver).ys[-1, 0]
+
+    solver = solvers.RosenbrockSolver(solvers.Rodas5P(mass=[1.0, 0.0], jac=solvers.Banded(1, 1)))
+    exact = lambda k: 1 / (1 / k + (2 - 1 / k) * jnp.exp(k))
+    np.testing.assert_allclose(last(1.3, solver), exact(1.3), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(last)(1.3, solver), jax.grad(exact)(1.3), rtol=1e-5)
+
+
+def test_events():
+    event = diffrax.Event(lambda t, y, args, **_: y[0] - 0.5, root_finder=optx.Newton(1e-8, 1e-8))
+    sol = by_diffrax(decay, jnp.array([1.0]), 10.0, 1.0, event=event)
+    np.testing.assert_allclose(sol.ts[-1], np.log(2.0), rtol=1e-6)
+
+
+def test_single_precision():
+    zero, one = jnp.float32(0), jnp.float32(1)
+    sol = by_diffrax(decay, jnp.array([1.0], jnp.float32), one, one, 1e-5, t0=zero)
+    assert sol.ys.dtype == jnp.float32
+    np.testing.assert_allclose(sol.ys[-1], np.exp(-1.0), rtol=1e-4)
