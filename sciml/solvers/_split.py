@@ -16,9 +16,11 @@ class Split(eqx.Module):
 
     ```python
     import diffrax
+    import jax
     import jax.numpy as jnp
     from sciml import solvers
 
+    jax.config.update("jax_enable_x64", True)
     fn = solvers.Split(explicit=lambda t, y, k: jnp.sin(y), implicit=lambda t, y, k: -k * y)
     sol = solvers.solve(fn, 1.0, jnp.array([0.0, 1.0]), 1e3, method=diffrax.KenCarp4())
     assert sol.ok
