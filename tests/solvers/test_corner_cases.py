@@ -17,7 +17,7 @@ def test_mixed_second_derivatives_by_a_save_time():
     def value(z):
         k, t, y0, t0 = z
         ts = jnp.stack([t0, t, t0 + 2.0])
-        return solvers.solve(decay, y0, ts, k, **TIGHT).ys[1]
+        return solvers.solve(decay, y0, ts, k, method=solvers.Tsit5(), **TIGHT).ys[1]
 
     z = jnp.array([0.7, 1.0, 1.5, 0.2])
     want = jax.hessian(lambda z: z[2] * jnp.exp(-z[0] * (z[1] - z[3])))(z)
@@ -28,7 +28,9 @@ def test_mixed_second_derivatives_by_a_save_time():
 
 def test_an_empty_span_has_derivatives():
     def last(y0, t1):
-        return solvers.solve(decay, y0, jnp.stack([0 * t1, t1]), 0.7, **TIGHT).ys[-1]
+        return solvers.solve(
+            decay, y0, jnp.stack([0 * t1, t1]), 0.7, method=solvers.Tsit5(), **TIGHT
+        ).ys[-1]
 
     for mode in (jax.jacfwd, jax.jacrev):
         by_y0, by_t1 = jax.vmap(mode(last, (0, 1)), (None, 0))(1.5, jnp.array([0.0, 1.0]))
@@ -40,7 +42,9 @@ def test_what_is_not_differentiated_may_have_no_derivative():
     # d sqrt(t)/dt is infinite at the start, but nobody asks for it.
     def final(k):
         fn = lambda t, y, k: -k * jnp.sqrt(t) * y
-        return solvers.solve(fn, 1.0, jnp.linspace(0.0, 2.0, 5), k, **TIGHT).ys[-1]
+        return solvers.solve(
+            fn, 1.0, jnp.linspace(0.0, 2.0, 5), k, method=solvers.Tsit5(), **TIGHT
+        ).ys[-1]
 
     c = 2 / 3 * 2**1.5
     for mode in (jax.grad, jax.jacfwd):
@@ -52,7 +56,14 @@ def test_constants_beyond_the_precision_of_the_state():
 
     def final(k):
         fn = lambda t, y, k: -y * (k * (c * 1e46)).astype(y.dtype)
-        return solvers.solve(fn, jnp.ones((), jnp.float32), jnp.array([0.0, 1.0]), k, throw=False)
+        return solvers.solve(
+            fn,
+            jnp.ones((), jnp.float32),
+            jnp.array([0.0, 1.0]),
+            k,
+            method=solvers.Tsit5(),
+            throw=False,
+        )
 
     for mode in (jax.jacfwd, jax.jacrev):
         got = mode(lambda k: final(k).ys[-1])(0.7)

@@ -67,7 +67,8 @@ def test_ragged_members_padded_with_their_last_time():
     ts = jnp.array([[0.0, 1, 2, 3, 4], [0, 0.5, 1.5, 2.5, 2.5], [0, 1, 1, 1, 1]])
     measured = jnp.array([[1.0, 1, 1, 1, 1], [0, 1, 1, 1, 0], [0, 1, 0, 0, 0]])
     ks = jnp.array([0.5, 1.0, 2.0])
-    run = lambda k, ts: solvers.solve(helpers.decay, jnp.array([1.0]), ts, k, rtol=1e-8, atol=1e-10)
+    tols = {"method": solvers.Tsit5(), "rtol": 1e-8, "atol": 1e-10}
+    run = lambda k, ts: solvers.solve(helpers.decay, jnp.array([1.0]), ts, k, **tols)
 
     def loss(ks):
         ys = jax.vmap(run)(ks, ts).ys[..., 0]
@@ -125,7 +126,8 @@ def test_dense_output_of_members_that_reject_different_steps():
         return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
 
     ts, mus = jnp.linspace(0.0, 20.0, 11), jnp.array([0.5, 5.0, 12.0])
-    run = lambda mu, **options: solvers.solve(fn, jnp.array([2.0, 0.0]), ts, mu, **options)
+    y0, method = jnp.array([2.0, 0.0]), solvers.Tsit5()
+    run = lambda mu, **options: solvers.solve(fn, y0, ts, mu, method=method, **options)
     at = lambda mu: run(mu, dense=True).at(ts)
     ys, dense = jax.jit(jax.vmap(lambda mu: (run(mu).ys, at(mu))))(mus)
     assert len(set(jax.vmap(run)(mus).stats["rejected"].tolist())) == 3
