@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from ._compat import is_traced
 
 
-_HERE = str(pathlib.Path(__file__).parent)
+HERE = str(pathlib.Path(__file__).parent)
 
 
 def default_float() -> np.dtype:
@@ -100,7 +100,7 @@ def tolerances(rtol, atol, dtype: np.dtype, default: tuple[float, float]) -> tup
             warnings.warn(
                 f"rtol {np.min(numbers):.3g} is below what {dtype.name} supports "
                 f"(about {limit:.1e}){advice}.",
-                skip_file_prefixes=(_HERE,),  # point to the line that called us
+                skip_file_prefixes=(HERE,),  # point to the line that called us
             )
     rtol = default[0] if rtol is None else rtol
     atol = default[1] if atol is None else atol

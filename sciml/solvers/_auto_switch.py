@@ -2,6 +2,10 @@
 
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
 from ._jacobian import Dense
 from ._method import AbstractMethod
 from ._rodas5p import Rodas5P
@@ -50,8 +54,9 @@ class AutoSwitch(AbstractMethod):
         self.nonstiff_method = Tsit5()
         self.stiff_method = stiff_method
 
-    def for_size(self, size: int) -> AbstractMethod:
+    def for_state(self, y: PyTree) -> AbstractMethod:
         """Itself, or `Tsit5` for states that are too large for a dense Jacobian."""
+        size = sum(x.size * (2 if jnp.iscomplexobj(x) else 1) for x in jax.tree.leaves(y))
         jac = self.stiff_method.jac
         dense = isinstance(jac, Dense) and jac.jac is None
         return self.nonstiff_method if dense and size > _LARGEST else self

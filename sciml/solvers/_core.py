@@ -89,8 +89,7 @@ def solve_core(
     saves = jnp.where(saves > 1, jnp.ones_like(saves), saves)
     y0 = varying_like(y0, rtol, atol, max_steps)  # what steers the steps moves the state
     if isinstance(method, AutoSwitch):
-        parts = lambda x: 2 if jnp.iscomplexobj(x) else 1
-        method = method.for_size(sum(parts(x) * x.size for x in jax.tree.leaves(y0)))
+        method = method.for_state(y0)
     method, jac = without_function(method)
     field, flat, unravel = flatten_field(fn, y0, args, t0, span, jac)
     check_tolerances(rtol, atol, flat.shape[0])

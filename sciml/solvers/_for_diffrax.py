@@ -64,6 +64,13 @@ class RosenbrockSolver(diffrax.AbstractAdaptiveSolver):
     method: AbstractRosenbrockMethod
     term_structure: ClassVar = diffrax.AbstractTerm
 
+    def __check_init__(self):
+        if getattr(self.method.jac, "jac", None) is not None:
+            raise ValueError(
+                "`RosenbrockSolver` differentiates the field itself: leave the function for the Jacobian out of "
+                "`jac`, or use `solvers.solve`."
+            )
+
     @property
     def interpolation_cls(self) -> Callable[..., _Interpolation]:
         return functools.partial(_Interpolation, self.method)

@@ -233,7 +233,14 @@ class Banded(AbstractPattern):
         return banded(n, self.lower, self.upper)
 
 
-class BlockTridiagonal(AbstractPattern):
+class _AbstractBlocks(AbstractPattern):
+    size: int = eqx.field(static=True)
+
+    def __check_init__(self):
+        _check_natural(f"size of {type(self).__name__}", self.size, 1)
+
+
+class BlockTridiagonal(_AbstractBlocks):
     """A block-tridiagonal Jacobian: with blocks of `size` numbers, each depends on its neighbours.
 
     **Arguments:**
@@ -241,28 +248,18 @@ class BlockTridiagonal(AbstractPattern):
     - `size`: of the blocks; must divide the size of the state.
     """
 
-    size: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        _check_natural("size of BlockTridiagonal", self.size, 1)
-
     def layout(self, n):
         _check_divides(self.size, n)
         return banded(n, 2 * self.size - 1, 2 * self.size - 1, self.size)
 
 
-class BlockDiagonal(AbstractPattern):
+class BlockDiagonal(_AbstractBlocks):
     """A block-diagonal Jacobian: independent systems in one state, such as cells of a grid without transport.
 
     **Arguments:**
 
     - `size`: of the blocks; must divide the size of the state.
     """
-
-    size: int = eqx.field(static=True)
-
-    def __check_init__(self):
-        _check_natural("size of BlockDiagonal", self.size, 1)
 
     def layout(self, n):
         _check_divides(self.size, n)

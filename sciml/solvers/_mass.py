@@ -81,9 +81,7 @@ class Mass:
                 f"A `mass` matrix that is not diagonal is decomposed as a dense one, for up to {_LARGEST} "
                 f"numbers; this state has {n}."
             )
-        dense = np.zeros((n, n))
-        np.add.at(dense, (self.rows, self.cols), self.values)
-        u, sizes, vt = np.linalg.svd(dense)
+        u, sizes, vt = np.linalg.svd(self._dense())
         rank = int((sizes > n * np.finfo(float).eps * sizes.max(initial=1e-300)).sum())
         self.algebraic = (u[:, rank:].T, vt[rank:])
         # by the same rank as the null spaces
@@ -127,9 +125,12 @@ class Mass:
         return inverse * f if inverse.ndim == 1 else inverse @ f
 
     def dense(self, dtype) -> Array:
+        return jnp.asarray(self._dense(), dtype)
+
+    def _dense(self) -> np.ndarray:
         dense = np.zeros((self.size, self.size))
-        np.add.at(dense, (self.rows, self.cols), self.values)
-        return jnp.asarray(dense, dtype)
+        dense[self.rows, self.cols] = self.values
+        return dense
 
     def __hash__(self) -> int:
         return hash(self._key)

@@ -1,6 +1,5 @@
 """The front function `solve`."""
 
-import os
 import warnings
 from typing import Any
 
@@ -11,7 +10,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from .._compat import is_eager, varies
 from .._custom_types import VectorField
-from .._dtypes import as_state, float_leaves_as_arrays, tolerances
+from .._dtypes import as_state, float_leaves_as_arrays, HERE, tolerances
 from .._jit import flat_jit
 from .._results import RESULTS
 from ._checks import check_method, check_times, refuse_unsupported
@@ -147,7 +146,7 @@ def solve(
             warnings.warn(
                 f"The solution is smaller than atol = {np.max(np.asarray(atol)):.3g} throughout, so that its "
                 "error was not controlled: pass an `atol=` far below the size of the state.",
-                skip_file_prefixes=(_HERE,),  # point to the line that called us
+                skip_file_prefixes=(HERE,),  # point to the line that called us
             )
         return sol
     ran_out = steps is None and bool(sol.result == RESULTS.out_of_steps)
@@ -166,7 +165,6 @@ _STATIC_ADVICE = (
 )
 
 
-_HERE = os.path.dirname(os.path.dirname(__file__))
 _compiled = flat_jit(solve_core)
 
 

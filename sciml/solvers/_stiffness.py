@@ -18,8 +18,7 @@ _LIMIT = 1.5
 def looks_stiff(method, fn, args, sol) -> bool:
     """Whether the last step size of a failed solve sat at the limit of stability."""
     if isinstance(method, AutoSwitch):
-        parts = lambda x: 2 if jnp.iscomplexobj(x) else 1
-        method = method.for_size(sum(parts(x) * x.size for x in jax.tree.leaves(sol._end)))
+        method = method.for_state(sol._end)
     if isinstance(method, AbstractMethod):
         implicit = method.stiff and bool(sol.stats.get("stiff_attempts", 1))
     else:

@@ -153,3 +153,8 @@ def test_single_precision():
     sol = by_diffrax(decay, jnp.array([1.0], jnp.float32), one, one, 1e-5, t0=zero)
     assert sol.ys.dtype == jnp.float32
     np.testing.assert_allclose(sol.ys[-1], np.exp(-1.0), rtol=1e-4)
+
+
+def test_a_function_for_the_jacobian_is_refused_there():
+    with pytest.raises(ValueError, match=r"leave the function for the Jacobian out"):
+        solvers.RosenbrockSolver(solvers.Rodas5P(jac=lambda t, y, a: -jnp.eye(3)))
