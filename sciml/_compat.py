@@ -17,6 +17,15 @@ def is_eager() -> bool:
     return _core.trace_state_clean()
 
 
+def is_interpreted() -> bool:
+    """Whether operations run one by one, each compiled by itself: outside `jax.jit` and loops, though
+    perhaps under a derivative or a batch."""
+    trace = _core.trace_ctx.trace
+    while (outer := getattr(trace, "parent_trace", None)) is not None:
+        trace = outer
+    return isinstance(trace, _core.EvalTrace)
+
+
 def _varying_axes(x) -> frozenset:
     aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
     kind = getattr(aval, "manual_axis_type", None) or getattr(aval, "mat", None)
@@ -47,6 +56,12 @@ def varying_like(tree, *references):
 def eval_jaxpr(jaxpr, consts, *args):
     """Evaluates a traced function."""
     return _core.eval_jaxpr(jaxpr, consts, *args)
+
+
+def count_operations(jaxpr) -> int:
+    """Of a trace, those of inner functions and loops as well."""
+    inner = _core.jaxprs_in_params
+    return sum(1 + sum(map(count_operations, inner(eqn.params))) for eqn in jaxpr.eqns)
 
 
 def unvmap_any(x):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._compat import is_eager, is_traced
+from .._compat import is_eager, is_interpreted, is_traced
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from .._jit import flat_jit
@@ -84,7 +84,7 @@ def solve_ensemble(
     args_arrays, args_static = eqx.partition(args, eqx.is_array)
 
     static = (fn_static, args_static, in_axes, members, chosen, steps, max_steps, derivatives)
-    core = _compiled if eager else _ensemble
+    core = _compiled if is_interpreted() else _ensemble
     sol = core(fn_arrays, (y0, ts, args_arrays), (rtol, atol), mesh, static)
     if throw and eager and not sol.ok.all():
         bad = jnp.flatnonzero(~sol.ok)

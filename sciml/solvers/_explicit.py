@@ -39,6 +39,8 @@ class AbstractExplicitMethod(AbstractOneStepMethod):
         raise NotImplementedError(f"{type(self).__name__} has no dense output.")
 
     def step(self, field, s, y, h, f):
+        if getattr(field, "large", False):
+            return self._in_a_loop(field, s, y, h, f)
         stages = self._stages(field, s, y, h, f)
         y1 = y + _combine(self.b, stages, y)
         if not self.shares_last_stage:
@@ -47,20 +49,30 @@ class AbstractExplicitMethod(AbstractOneStepMethod):
         return Step(y1, jnp.stack([*stages, h.astype(y.dtype) * f1]), f1)
 
     def replay(self, field, s, y, h):
-        # All stages in one loop, so that the field is compiled once.
+        return self._in_a_loop(field, s, y, h, None)[:2]
+
+    def _in_a_loop(self, field, s, y, h, f) -> Step:
+        """One step with all stages in a loop, so that the field is compiled once."""
         h_y = h.astype(y.dtype)
         a = self.a
         if self.shares_last_stage:
             a = np.block([[a, np.zeros((len(a), 1))], [self.b, np.zeros((1, 1))]])
         rows, c = jnp.asarray(a, y.dtype), jnp.asarray(a.sum(1), h.dtype)
 
-        def stage(stages, i):
-            k = h_y * field(s + c[i] * h, y + rows[i] @ stages)
-            return put(stages, i, k), None
+        def stage(i, carry):
+            stages, _, _ = carry
+            at = y + rows[i] @ stages
+            f = field(s + c[i] * h, at)
+            return put(stages, i, h_y * f), at, f
 
-        stages = varying_like(jnp.zeros((len(a), *y.shape), y.dtype), y, s, h)
-        stages, _ = jax.lax.scan(stage, stages, jnp.arange(len(a)))
-        return y + jnp.asarray(self.b, y.dtype) @ stages[: len(self.b)], stages
+        stages = jnp.zeros((len(a), *y.shape), y.dtype)
+        if f is not None:
+            stages = put(stages, 0, h_y * f)
+        carry = varying_like((stages, y, y), s, h)  # the last two are replaced
+        stages, y1, f1 = jax.lax.fori_loop(0 if f is None else 1, len(a), stage, carry)
+        if not self.shares_last_stage:
+            return Step(y + jnp.asarray(self.b, y.dtype) @ stages, stages)
+        return Step(y1, stages, f1)
 
     def advance(self, field, s, y, h):
         return y + _combine(self.b, self._stages(field, s, y, h, None), y)

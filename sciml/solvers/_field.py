@@ -20,7 +20,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from .._compat import eval_jaxpr, varies, varying_like
+from .._compat import count_operations, eval_jaxpr, varies, varying_like
+
+
+_LARGE = 150  # operations: twenty equations or so, if they are written number by number
 
 
 class Traced(eqx.Module):
@@ -29,12 +32,14 @@ class Traced(eqx.Module):
     - `fn(consts, t, y)`: the traced field; `is_theta`: which of the operands are in `theta`.
     - `jac(consts, t, y)`: the user's function for the Jacobian, if there is one.
     - `fused`: whether XLA may fuse the field into what uses it.
+    - `size`: of the field's trace, in operations.
     """
 
     fn: Callable = eqx.field(static=True)
     jac: Callable | None = eqx.field(static=True)
     is_theta: tuple[bool, ...] = eqx.field(static=True)
     fused: bool = eqx.field(static=True, default=True)
+    size: int = eqx.field(static=True, default=0)
 
 
 class FlatField(eqx.Module):
@@ -59,6 +64,11 @@ class FlatField(eqx.Module):
         """The user's function for the Jacobian of `self`, in its own layout."""
         jac = self.traced.jac
         return None if jac is None else lambda s, y: self._evaluate(jac, s, y)
+
+    @property
+    def large(self) -> bool:
+        """Whether it is worth a loop to compile the field only once."""
+        return self.traced.size > _LARGE
 
     def unfused(self) -> "FlatField":
         """The same, not fused into what uses it: XLA computes a fused stage anew for each that does, which
@@ -113,6 +123,7 @@ def flatten_field(
             fn=_evaluator(closed[0].jaxpr, slice(0, first)),
             jac=None if jac is None else _evaluator(closed[1].jaxpr, slice(first, None)),
             is_theta=is_theta,
+            size=count_operations(closed[0].jaxpr),
         ),
         theta=[jnp.asarray(c) for c, inexact in pairs if inexact],
         rest=[c for c, inexact in pairs if not inexact],

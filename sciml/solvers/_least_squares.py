@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._checks import integer_at_least
-from .._compat import is_eager, is_traced
+from .._compat import is_eager, is_interpreted, is_traced
 from .._dtypes import as_state, float_leaves_as_arrays
 from .._results import RESULTS
 from ._levenberg_marquardt import default_options, Local, minimise_in_box
@@ -103,7 +103,7 @@ def least_squares(
     _check_bounds(flat, lower, upper)
     options = default_options(flat.dtype, ftol, xtol, integer_at_least("max_steps", max_steps))
     eager = is_eager()
-    run = _compiled if eager else _least_squares
+    run = _compiled if is_interpreted() else _least_squares
     sol = run(fn, y0, args, lower, upper, options, not eager)
     if throw and eager and not sol.ok:
         raise RuntimeError(

@@ -76,24 +76,62 @@ def take(x: Array, i: Array) -> Array:
     return jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False)
 
 
+def blank(method, y0: Array, tol: Tolerances) -> State:
+    """A state that stands for the one before the first step, until the solve has begun."""
+    zero, count = varying_like(
+        (jnp.zeros((), y0.dtype), jnp.zeros((), jnp.result_type(int))), y0, tol
+    )
+    return State(
+        s=zero,
+        y=y0,
+        f=y0 if method.shares_last_stage else None,
+        h=zero,
+        h_tried=zero,
+        attempted=count,
+        accepted=count,
+        status=count,
+        switching=at_start(count, zero) if len(method.parts) > 1 else None,
+    )
+
+
+def at_once(whole, carry):
+    """`whole(carry)`, in a loop of one turn.
+
+    XLA compiles a loop over small arrays into one function; what is outside of loops it runs operation
+    by operation, on several threads, which for ten to a hundred equations took longer than the steps.
+    """
+    todo = jax.lax.optimization_barrier(jnp.ones((), bool))  # what the compiler must not know
+    done = lambda carry: (jnp.zeros_like(carry[0]), whole(carry[1]))
+    return jax.lax.while_loop(lambda carry: carry[0], done, (todo, carry))[1]
+
+
 def start(method, field, y0: Array, tol: Tolerances) -> State:
     """The state before the first step, whose size is estimated as by Hairer, Nørsett and
     Wanner, *Solving ordinary differential equations I* (1993), section II.4."""
     dtype = y0.dtype
     zero = varying_like(jnp.zeros((), dtype), y0)
-    f0 = field(zero, y0)
     mass = method.mass
     slope = lambda f: jax.lax.stop_gradient(f if mass is None else mass.derivative(f))
-    frozen_y, frozen_f = jax.lax.stop_gradient(y0), slope(f0)
+    frozen_y = jax.lax.stop_gradient(y0)
     scale = tol.atol + tol.rtol * jnp.abs(frozen_y)
     largest = lambda x: jnp.maximum(jnp.max(jnp.abs(x)), jnp.finfo(dtype).tiny)
     # Divided by the largest first: squares of errors in units of a tiny `atol` overflow.
     size = lambda x: largest(ratio(x, scale)) * rms(ratio(x, scale) / largest(ratio(x, scale)))
-    d0, d1 = size(frozen_y), size(frozen_f)
-    h0 = jnp.where((d0 < 1e-5) | (d1 < 1e-5), 1e-6, 0.01 * d0 / jnp.where(d1 > 0, d1, 1))
-    h0 = jnp.where(jnp.isfinite(h0) & (h0 > 0), jnp.minimum(h0, 1.0), 1e-6)
-    f1 = slope(field(h0, frozen_y + h0 * frozen_f))
-    d2 = size(f1 - frozen_f) / h0
+    d0 = size(frozen_y)
+
+    def evaluate(i, carry):
+        # At the start, then a small step away; in a loop, so that the field is compiled once.
+        h0, _, f0, _ = carry
+        f = field(h0, jnp.where(i == 0, y0, frozen_y + h0 * slope(f0)))
+        f0 = jnp.where(i == 0, f, f0)
+        d1 = size(slope(f0))
+        h0 = jnp.where((d0 < 1e-5) | (d1 < 1e-5), 1e-6, 0.01 * d0 / jnp.where(d1 > 0, d1, 1))
+        h0 = jnp.where(jnp.isfinite(h0) & (h0 > 0), jnp.minimum(h0, 1.0), 1e-6)
+        return h0, d1, f0, f
+
+    carry = varying_like((zero, zero, jnp.zeros_like(y0), jnp.zeros_like(y0)), tol)
+    h0, d1, f0, f1 = jax.lax.fori_loop(0, 2, evaluate, carry)
+    d2 = size(slope(f1) - slope(f0)) / h0
     h1 = (0.01 / jnp.maximum(jnp.maximum(d1, d2), 1e-15)) ** (1 / method.error_order)
     h = jnp.minimum(jnp.minimum(100 * h0, h1), 1.0)
     h = jnp.where(jnp.isfinite(h) & (h > 0), h, h0)
@@ -260,7 +298,6 @@ def integrate(method, field, y0, saves, tol: Tolerances):
 
     `(ys, valid, State)`; rows that were not reached are the last state times nan.
     """
-    c = start(method, field, y0, tol)
 
     def going(carry, part=None):
         c, rows = carry
@@ -279,8 +316,13 @@ def integrate(method, field, y0, saves, tol: Tolerances):
         carry = (taking_over(method_of_part, field, c), rows)
         return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
 
-    c, rows = alternate(method, going, march, (c, first_rows(c, saves)))
-    return *finish(c, rows), c
+    def whole(_):
+        c = start(method, field, y0, tol)
+        c, rows = alternate(method, going, march, (c, first_rows(c, saves)))
+        return *finish(c, rows), c
+
+    nothing = (jnp.zeros((saves.shape[0], *y0.shape), y0.dtype), jnp.zeros(saves.shape, bool))
+    return at_once(whole, (*varying_like(nothing, y0, saves, tol), blank(method, y0, tol)))
 
 
 class Record(eqx.Module):
@@ -318,7 +360,7 @@ def record(method, field, y0, saves, tol: Tolerances):
 
     `(Record, ys, valid, State)`.
     """
-    c = start(method, field, y0, tol)
+    c = blank(method, y0, tol)
     rows = first_rows(c, saves, recorded=True)
     n, dtype, integer = y0.shape[0], y0.dtype, jnp.result_type(int)
     like = lambda x: varying_like(x, c.h)
@@ -364,7 +406,11 @@ def record(method, field, y0, saves, tol: Tolerances):
         carry = (taking_over(method_of_part, field, c), rows, steps, count)
         return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
 
-    c, rows, steps, count = alternate(method, going, march, (c, rows, steps, count))
+    def whole(carry):
+        c = start(method, field, y0, tol)
+        return alternate(method, going, march, (c, first_rows(c, saves, recorded=True), *carry[2:]))
+
+    c, rows, steps, count = at_once(whole, (c, rows, steps, count))
     assert rows.slots is not None
     assert rows.fractions is not None
     starts, s, h, states, lengths, parts = steps

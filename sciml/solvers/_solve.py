@@ -5,10 +5,12 @@ from typing import Any
 
 import diffrax
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._compat import is_eager, varies
+from .._compat import is_eager, is_interpreted, varies
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, HERE, tolerances
 from .._jit import flat_jit
@@ -19,6 +21,7 @@ from ._declared import declared
 from ._method import AbstractMethod
 from ._solution import Solution
 from ._stiffness import looks_stiff
+from ._tangents import share_many
 
 
 def solve(
@@ -132,7 +135,7 @@ def solve(
     # With concrete values nobody differentiates, and the plain loop is the cheapest.
     derivatives = "forward" if eager else "any"
 
-    core = _compiled if eager else solve_core
+    core = _compiled if eager or _is_compiled_alone(fn, y0, args) else solve_core
     options = (rtol, atol, steps, budget, dense, derivatives, adjoint)
     sol = core(fn, y0, ts, args, chosen, *options)
     if not eager:
@@ -155,6 +158,14 @@ def solve(
     if throw and not sol.ok:
         raise RuntimeError(_failure_text(sol, chosen, rtol, atol, max_steps))
     return sol
+
+
+def _is_compiled_alone(fn, y0, args) -> bool:
+    """Whether a solve that is not eager is a program of its own: under an eager derivative each operation
+    would be one. But a jit hides from our rules what the members of an eager batch share."""
+    parameters = eqx.filter((fn, args), eqx.is_inexact_array)
+    count = sum(jnp.size(x) for x in jax.tree.leaves(parameters))
+    return is_interpreted() and not share_many(y0, parameters, count)
 
 
 _STATIC_ADVICE = (

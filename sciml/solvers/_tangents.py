@@ -35,6 +35,11 @@ def is_zero(tangent) -> bool:
     return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
 
 
+def share_many(y0, theta, count: int) -> bool:
+    """Whether the members of a batch share more parameters than can be kept for each."""
+    return count > _FEW and is_batched(y0) and not is_batched(theta)
+
+
 def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     """Tangents of the segments' starts and of the rows, whose times keep their fractions.
 
@@ -70,7 +75,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     dy0 = mark(jnp.zeros_like(y0) if is_zero(dy0) else dy0)
     if varies(y0) and not all(varies(leaves[k]) for k in moving):
         raise ValueError(_SHARED_IN_SHARDS)
-    joined = dflat.shape[0] <= _FEW or not (is_batched(y0) and not is_batched(theta))
+    joined = not share_many(y0, theta, dflat.shape[0])
     small = n + dflat.shape[0] <= _SMALL
 
     def moved(deltas):

@@ -44,8 +44,10 @@ def test_states_are_recomputed_where_they_are_not_kept(method, kept, monkeypatch
         monkeypatch.setattr(_loop, name, value)
         monkeypatch.setattr(_tangents, name, value, raising=False)
 
+    fresh = lambda *a: turning(*a)  # nothing that was compiled before fits it
+
     def f(p):
-        sol = solvers.solve(turning, y0, ts, p, method=method, **TIGHT)
+        sol = solvers.solve(fresh, y0, ts, p, method=method, **TIGHT)
         jax.debug.callback(steps.append, sol.stats["accepted"])
         return jnp.sum(sol.ys[:, 0])
 
@@ -77,9 +79,10 @@ def test_parameters_shared_by_a_batch(method, monkeypatch):
     is_batched = _tangents.is_batched
     monkeypatch.setattr(_tangents, "is_batched", lambda x: seen.append(is_batched(x)) or seen[-1])
     monkeypatch.setattr(_tangents, "_FEW", 0)
+    fresh = lambda *a: turning(*a)  # nothing that was compiled before fits it
 
     def f(p):
-        run = lambda y0: solvers.solve(turning, y0, ts, p, method=method, **TIGHT).ys
+        run = lambda y0: solvers.solve(fresh, y0, ts, p, method=method, **TIGHT).ys
         return jnp.sum(jnp.sin(jax.vmap(run)(y0s)))
 
     def exact(p):
