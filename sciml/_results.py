@@ -43,6 +43,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Loosen the tolerances, split the time span, name one method (`method=solvers.Rodas5P()`), or use fixed "
         "steps (`steps=`)."
     )
+    too_many_events = (
+        "More events happened than `max_events` allows. Allow more, or let one end the solve: a ball that bounces "
+        "ever lower does so infinitely often in a finite time."
+    )
     unordered_times = "The save times do not increase or decrease throughout, or are not finite."
     implicit_failed = (
         "The nonlinear equations of an implicit step could not be solved. Loosen the "

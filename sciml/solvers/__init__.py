@@ -4,10 +4,13 @@ from .._results import RESULTS as RESULTS
 from ._auto_switch import AutoSwitch as AutoSwitch
 from ._bosh3 import Bosh3 as Bosh3
 from ._dopri8 import Dopri8 as Dopri8
+from ._doses import Doses as Doses
 from ._ensemble import solve_ensemble as solve_ensemble
 from ._euler import Euler as Euler
+from ._event import Event as Event, Events as Events, LastEvent as LastEvent
 from ._for_diffrax import RosenbrockSolver as RosenbrockSolver
 from ._heun import Heun as Heun
+from ._input import Input as Input
 from ._jacobian import (
     Banded as Banded,
     BlockDiagonal as BlockDiagonal,

@@ -76,14 +76,6 @@ def check_method(method, steps, max_steps):
     return method, steps, max_steps
 
 
-def refuse_unsupported(events, doses, side):
-    if len(events) or doses is not None or side != "before":
-        raise NotImplementedError(
-            "`events=`, `doses=` and `side=` are not supported yet. Until then split the solve "
-            "at known times, or use `diffrax.Event` with `diffrax.diffeqsolve`."
-        )
-
-
 def check_tolerances(rtol, atol, size: int):
     """Tolerances are numbers, or vectors of the flat state."""
     for name, value in (("rtol", rtol), ("atol", atol)):

@@ -16,27 +16,20 @@ from ._dae import consistent
 from ._declared import check_declared, without_function
 from ._dense import Dense, DiffraxDense
 from ._diffrax import solve_diffrax
+from ._event import check_events
 from ._field import flatten_field
 from ._fixed import solve_fixed
+from ._in_pieces import solve_in_pieces
+from ._input import bound, in_a_field, inputs_of
 from ._loop import Tolerances
 from ._method import AbstractMethod, AbstractOneStepMethod
 from ._replay import solve_flat, solve_forwards
 from ._root_finder import repair
 from ._solution import Solution
 from ._split import check_split, is_imex
+from ._status import as_result
+from ._stops import NONE, Stops
 from ._symplectic import AbstractSymplecticMethod, check_separable
-
-
-_RESULTS = {
-    _loop.RUNNING: RESULTS.successful,
-    _loop.OUT_OF_STEPS: RESULTS.out_of_steps,
-    _loop.COLLAPSED: RESULTS.step_collapsed,
-    _loop.NONFINITE_FIELD: RESULTS.nonfinite_field,
-    _loop.NONFINITE_START: RESULTS.nonfinite_start,
-    _loop.INCONSISTENT_START: RESULTS.inconsistent_start,
-    _loop.RECORD_FULL: RESULTS.record_full,
-    _loop.UNORDERED_TIMES: RESULTS.unordered_times,
-}
 
 
 _ADJOINTS = {
@@ -59,6 +52,7 @@ def solve_core(
     dense: bool = False,
     derivatives: Derivatives = "any",
     adjoint=None,
+    stops: Stops = NONE,
 ) -> Solution:
     """Solves, never raising for numerical reasons.
 
@@ -67,14 +61,25 @@ def solve_core(
     - `derivatives`: which modes of differentiation the caller may use. `"forward"` lets our own
       methods differentiate their plain loop, and picks the adjoint of Diffrax's solvers.
     - `adjoint`: of Diffrax's solvers, if the user chose one.
+    - `stops`: events, doses and discontinuities.
     """
     dtype = jax.tree.leaves(y0)[0].real.dtype
     # Differences first, in the precision in which the times were given.
     elapsed = ts - ts[0]
     t0, elapsed = ts[0].astype(dtype), elapsed.astype(dtype)
-    check_field(fn, t0, y0, args)
+    inputs = inputs_of((fn, args, stops.events))
+    told = bound((fn, args, stops.events), [jnp.zeros((), jnp.result_type(int)) for _ in inputs])
+    with in_a_field():
+        check_field(told[0], t0, y0, told[1])
+        check_events(told[2], t0, y0, told[1])
+    in_pieces = bool(inputs) or not stops.none
     if isinstance(method, AbstractSymplecticMethod):
         check_separable(fn, t0, y0, args)
+    if in_pieces and not isinstance(method, AbstractMethod):
+        raise ValueError(
+            "Inputs, doses, events and discontinuities need one of our methods, but `method` is "
+            f"{type(method).__name__}. With a Diffrax solver use `diffrax.diffeqsolve`, which has its own."
+        )
     if not isinstance(method, AbstractMethod):
         adjoint = _ADJOINTS[derivatives] if adjoint is None else adjoint
         tols = (rtol, atol, max_steps)
@@ -91,6 +96,26 @@ def solve_core(
     if isinstance(method, AutoSwitch):
         method = method.for_state(y0)
     method, jac = without_function(method)
+    if in_pieces:
+        tol = Tolerances(
+            jnp.asarray(rtol), jnp.asarray(atol), jnp.asarray(max_steps, jnp.result_type(int))
+        )
+        return solve_in_pieces(
+            fn,
+            y0,
+            ts,
+            args,
+            t0,
+            elapsed,
+            inputs,
+            stops,
+            method,
+            jac,
+            tol,
+            steps,
+            derivatives,
+            dense,
+        )
     field, flat, unravel = flatten_field(fn, y0, args, t0, span, jac)
     check_tolerances(rtol, atol, flat.shape[0])
     check_declared(method, field, flat)
@@ -121,9 +146,7 @@ def solve_core(
         status = jnp.where(found, status, failure)
     valid = valid & ordered
     ys = ys * jnp.where(ordered, 1.0, jnp.nan).astype(ys.dtype)
-    result = RESULTS.successful
-    for code, item in _RESULTS.items():
-        result = RESULTS.where(status == code, item, result)
+    result = as_result(status)
     stats: dict[str, Any] = {
         "accepted": counts["accepted"],
         "rejected": counts["attempted"] - counts["accepted"],

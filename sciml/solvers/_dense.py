@@ -29,6 +29,24 @@ class Dense(eqx.Module):
         return _evaluate(self, _elapsed(t, self.origin).astype(span.dtype) / span)
 
 
+class PiecewiseDense(eqx.Module):
+    """Dense output of a solve in pieces; at an edge that of the piece before it, or `after`.
+
+    - `pieces`: stacked along a first axis, in the order in which they were solved. Those with a span of zero
+      are passed over.
+    """
+
+    method: Any
+    pieces: Any
+    y0: Any
+    origin: Array
+    sign: Array
+    after: bool = eqx.field(static=True)
+
+    def at(self, t: ArrayLike) -> Any:
+        return _evaluate_pieces(self, _elapsed(t, self.origin).astype(self.sign.dtype))
+
+
 class DiffraxDense(eqx.Module):
     """Dense output of a Diffrax solve, on the time elapsed."""
 
@@ -55,11 +73,40 @@ def _within(s: Array, reached: Array) -> tuple[Array, Array]:
 
 @eqx.filter_jit
 def _evaluate(dense: Dense, s):
-    rec, method, field = dense.record, dense.method, dense.field
-    _, unravel = ravel(dense.y0, field.t0.dtype)
+    _, unravel = ravel(dense.y0, dense.field.t0.dtype)
+    one = _in_record(dense.method, dense.field, dense.record, dense.reached)
+    return _over(lambda s: unravel(one(s)), s)
+
+
+@eqx.filter_jit
+def _evaluate_pieces(dense: PiecewiseDense, e):
+    pieces, sign = dense.pieces, dense.sign
+    _, unravel = ravel(dense.y0, sign.dtype)
+    begins = sign * pieces.begin
+    last = jnp.max(jnp.where(pieces.span != 0, begins + sign * pieces.span * pieces.reached, 0))
+
+    def one(e):
+        u = sign * e
+        passed = begins <= u if dense.after else begins < u
+        # A start belongs to the first piece.
+        candidate = (pieces.span != 0) & (passed | (begins <= 0))
+        k = jnp.max(jnp.where(candidate, jnp.arange(begins.shape[0]), 0))
+        piece = jax.tree.map(lambda x: x[k], pieces)
+        s = (e - piece.begin) / jnp.where(piece.span != 0, piece.span, 1)
+        # Past the end of a piece that an event cut short, up to rounding.
+        inside, _ = _within(u / jnp.where(last > 0, last, 1), jnp.ones_like(u))
+        s = jnp.where(s > piece.reached, piece.reached, s)
+        y = _in_record(dense.method, piece.field, piece.record, piece.reached)(s)
+        return unravel(jnp.where(inside, y, jnp.nan))
+
+    return _over(one, e)
+
+
+def _in_record(method, field, rec: Record, reached):
+    """The flat state at a normalised time, from a record."""
 
     def one(s):
-        inside, s = _within(s, dense.reached)
+        inside, s = _within(s, reached)
         i = jnp.maximum(jnp.sum(rec.s < s) - 1, 0)
         sizes = take(rec.h, i)
         begins = take(rec.s, i) + jnp.cumsum(sizes) - sizes
@@ -84,9 +131,9 @@ def _evaluate(dense: Dense, s):
         y = take(rec.starts, i)
         for number, part in enumerate(method.parts):
             y = within(part, number, y)
-        return unravel(jnp.where(inside, y, jnp.nan))
+        return jnp.where(inside, y, jnp.nan)
 
-    return _over(one, s)
+    return one
 
 
 @eqx.filter_jit

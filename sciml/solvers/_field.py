@@ -14,6 +14,7 @@ negative span, and float32 far from zero keeps its resolution.
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from .._compat import count_operations, eval_jaxpr, varies, varying_like
+from ._input import in_a_field
 
 
 _LARGE = 150  # operations: twenty equations or so, if they are written number by number
@@ -31,15 +33,21 @@ class Traced(eqx.Module):
 
     - `fn(consts, t, y)`: the traced field; `is_theta`: which of the operands are in `theta`.
     - `jac(consts, t, y)`: the user's function for the Jacobian, if there is one.
+    - `watch(consts, t, y)`: the values of the event functions, if there are any; `directions`: of the
+      crossings that count.
+    - `is_piece`: whether the solve is a piece of a longer one, whose end is saved as the last row.
     - `fused`: whether XLA may fuse the field into what uses it.
     - `size`: of the field's trace, in operations.
     """
 
     fn: Callable = eqx.field(static=True)
-    jac: Callable | None = eqx.field(static=True)
     is_theta: tuple[bool, ...] = eqx.field(static=True)
+    jac: Callable | None = eqx.field(static=True, default=None)
     fused: bool = eqx.field(static=True, default=True)
     size: int = eqx.field(static=True, default=0)
+    watch: Callable | None = eqx.field(static=True, default=None)
+    directions: tuple[int, ...] = eqx.field(static=True, default=())
+    is_piece: bool = eqx.field(static=True, default=False)
 
 
 class FlatField(eqx.Module):
@@ -56,14 +64,20 @@ class FlatField(eqx.Module):
     span: Array
 
     def __call__(self, s: Array, y: Array) -> Array:
-        dy = self._evaluate(self.traced.fn, s, y)
+        dy = self._scaled(self.traced.fn, s, y)
         return dy if self.traced.fused else jax.lax.optimization_barrier(dy)
 
     @property
     def jacobian(self) -> Callable | None:
         """The user's function for the Jacobian of `self`, in its own layout."""
         jac = self.traced.jac
-        return None if jac is None else lambda s, y: self._evaluate(jac, s, y)
+        return None if jac is None else lambda s, y: self._scaled(jac, s, y)
+
+    @property
+    def watch(self) -> Callable | None:
+        """The values of the event functions."""
+        watch = self.traced.watch
+        return None if watch is None else lambda s, y: self._evaluate(watch, s, y)
 
     @property
     def large(self) -> bool:
@@ -80,13 +94,29 @@ class FlatField(eqx.Module):
         consts = [next(theta) if inexact else next(rest) for inexact in self.traced.is_theta]
         t = varying_like(self.t0 + s * self.span, y)  # as it was when the field was traced
         (out,) = fn(consts, t, y)
+        return out
+
+    def _scaled(self, fn: Callable, s: Array, y: Array) -> Array:
+        out = self._evaluate(fn, s, y)
         return self.span.astype(out.dtype) * out
 
 
 def flatten_field(
-    fn: Callable, y0: PyTree, args: PyTree, t0: Array, span: Array, jac: Callable | None = None
+    fn: Callable,
+    y0: PyTree,
+    args: PyTree,
+    t0: Array,
+    span: Array,
+    jac: Callable | None = None,
+    watch: Callable | None = None,
+    **options: Any,
 ) -> tuple[FlatField, Array, Callable[[Array], PyTree]]:
-    """Makes a user's field, and a function for its Jacobian, flat and pure, on normalised time.
+    """Makes a user's field, the function for its Jacobian and the event functions flat and pure, on
+    normalised time.
+
+    **Arguments:**
+
+    - `watch`: `watch(t, y, args) -> values`; `options`: of `Traced`.
 
     **Returns:**
 
@@ -95,7 +125,9 @@ def flatten_field(
     dtype = jax.tree.leaves(y0)[0].real.dtype
     flat, unravel = ravel(y0, dtype)
 
-    def trace(flat, fn, jac, args):
+    def trace(flat, fns, args):
+        fn, jac, watch = fns
+
         def field(t, y):
             return ravel(fn(t, unravel(y), args), dtype, like=y0)[0]
 
@@ -103,28 +135,33 @@ def flatten_field(
             return jnp.asarray(jac(t, unravel(y), args)).astype(dtype)
 
         times = varying_like(t0, flat)
-        each = [field] if jac is None else [field, jacobian]
-        return [jax.make_jaxpr(f)(times, flat) for f in each]
+        each: dict[str, Callable] = {"fn": field}
+        if jac is not None:
+            each["jac"] = jacobian
+        if watch is not None:
+            each["watch"] = lambda t, y: watch(t, unravel(y), args)
+        with in_a_field():
+            return {name: jax.make_jaxpr(f)(times, flat) for name, f in each.items()}
 
-    closed = trace(flat, fn, jac, args)
-    flat = varying_like(flat, [c.consts for c in closed], t0, span)
+    fns = (fn, jac, watch)
+    closed = trace(flat, fns, args)
+    flat = varying_like(flat, [c.consts for c in closed.values()], t0, span)
     if varies(flat):
         # Inside `shard_map` the state varies like all that moves it. What all devices share varies
         # from here on, so that its derivative is summed over them here, once, not in a loop.
-        arrays, static = eqx.partition((fn, jac, args), eqx.is_inexact_array)
-        fn, jac, args = eqx.combine(varying_like(arrays, flat), static)
-        closed = trace(flat, fn, jac, args)
-    consts = [c for one in closed for c in one.consts]
+        arrays, static = eqx.partition((fns, args), eqx.is_inexact_array)
+        fns, args = eqx.combine(varying_like(arrays, flat), static)
+        closed = trace(flat, fns, args)
+    consts, functions = [], {}
+    for name, one in closed.items():
+        mine = slice(len(consts), len(consts) + len(one.consts))
+        functions[name] = _evaluator(one.jaxpr, mine)
+        consts += one.consts
     is_theta = tuple(bool(jnp.issubdtype(jnp.result_type(c), jnp.inexact)) for c in consts)
     pairs = list(zip(consts, is_theta, strict=True))
-    first = len(closed[0].consts)
+    size = count_operations(closed["fn"].jaxpr)
     field = FlatField(
-        traced=Traced(
-            fn=_evaluator(closed[0].jaxpr, slice(0, first)),
-            jac=None if jac is None else _evaluator(closed[1].jaxpr, slice(first, None)),
-            is_theta=is_theta,
-            size=count_operations(closed[0].jaxpr),
-        ),
+        traced=Traced(**functions, is_theta=is_theta, size=size, **options),
         theta=[jnp.asarray(c) for c, inexact in pairs if inexact],
         rest=[c for c, inexact in pairs if not inexact],
         t0=varying_like(t0, flat),

@@ -24,11 +24,12 @@ from jaxtyping import Array, Float, Int
 from .._compat import unvmap_any, varying_like
 from ._norms import ratio, rms
 from ._switching import after_step, at_start, Switching
+from ._watch import crossing, has_arrived, signs_at_start, size_up_to
 
 
 # What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
 RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START = range(5)
-RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START = range(5, 8)
+RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START, AT_EVENT, TOO_MANY_EVENTS = range(5, 10)
 
 SEGMENT = 32  # accepted steps between two recorded states
 SEGMENTS = 128  # recorded states at most
@@ -36,18 +37,33 @@ KEPT = 16  # segments of which all states are kept, for states of up to KEPT_SIZ
 KEPT_SIZE = 512
 
 
+class Begin(eqx.Module):
+    """Where a piece of a longer solve begins.
+
+    - `h`: the first step is at least so large.
+    - `switching`, `signs`: as the piece before left them; `fired`: the event that ended it, or -1.
+    """
+
+    h: Float[Array, ""]
+    switching: Switching | None
+    signs: Float[Array, " event"] | None
+    fired: Int[Array, ""] | None
+
+
 class Tolerances(eqx.Module):
-    """Of the error of a step, and how many steps may be tried."""
+    """Of the error of a step, and how many steps may be tried; and how a piece begins."""
 
     rtol: Array
     atol: Array
     max_steps: Array
+    begin: Begin | None = None
 
 
 class State(eqx.Module):
     """The solve between two steps.
 
     - `h`, `h_tried`: the sizes of the next step to try and of the last one tried.
+    - `signs`: of the event functions, as last seen; `fired`: the event at which the solve stopped.
     """
 
     s: Float[Array, ""]
@@ -59,9 +75,11 @@ class State(eqx.Module):
     accepted: Int[Array, ""]
     status: Int[Array, ""]
     switching: Switching | None = None  # for a method that is made of two
+    signs: Float[Array, " event"] | None = None
+    fired: Int[Array, ""] | None = None
 
 
-def put(x: Array, i: Array, row: Array) -> Array:
+def put(x: Array, i: Array | int, row: Array) -> Array:
     """`x` with one row replaced, in place; `x.at[i].set` would be a scatter, which is slow."""
     return jax.lax.dynamic_update_index_in_dim(x, row, i, 0)
 
@@ -76,10 +94,11 @@ def take(x: Array, i: Array) -> Array:
     return jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False)
 
 
-def blank(method, y0: Array, tol: Tolerances) -> State:
+def blank(method, field, y0: Array, tol: Tolerances) -> State:
     """A state that stands for the one before the first step, until the solve has begun."""
-    zero, count = varying_like(
-        (jnp.zeros((), y0.dtype), jnp.zeros((), jnp.result_type(int))), y0, tol
+    events = jnp.zeros(len(field.traced.directions), y0.dtype)
+    zero, count, events = varying_like(
+        (jnp.zeros((), y0.dtype), jnp.zeros((), jnp.result_type(int)), events), y0, tol
     )
     return State(
         s=zero,
@@ -91,6 +110,8 @@ def blank(method, y0: Array, tol: Tolerances) -> State:
         accepted=count,
         status=count,
         switching=at_start(count, zero) if len(method.parts) > 1 else None,
+        signs=events if events.size else None,
+        fired=count if events.size else None,
     )
 
 
@@ -135,18 +156,28 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     h1 = (0.01 / jnp.maximum(jnp.maximum(d1, d2), 1e-15)) ** (1 / method.error_order)
     h = jnp.minimum(jnp.minimum(100 * h0, h1), 1.0)
     h = jnp.where(jnp.isfinite(h) & (h > 0), h, h0)
+    h = jax.lax.stop_gradient(h)
     fine = jnp.all(jnp.isfinite(y0)) & jnp.all(jnp.isfinite(f0))
     count = varying_like(jnp.zeros((), jnp.result_type(int)), y0)
+    switching = at_start(count, h) if len(method.parts) > 1 else None
+    signs = fired = None
+    if tol.begin is not None:
+        h = jnp.minimum(jnp.maximum(h, tol.begin.h), 1.0)
+        switching, signs, fired = tol.begin.switching, tol.begin.signs, tol.begin.fired
+    if signs is not None:
+        signs = signs_at_start(field, zero, y0, slope(f0), signs, fired)
     return State(
         s=zero,
         y=y0,
         f=f0 if method.shares_last_stage else None,
-        h=jax.lax.stop_gradient(h),
+        h=h,
         h_tried=zero,
         attempted=count,
         accepted=count,
         status=jnp.where(fine, RUNNING, NONFINITE_START).astype(jnp.result_type(int)),
-        switching=at_start(count, jax.lax.stop_gradient(h)) if len(method.parts) > 1 else None,
+        switching=switching,
+        signs=signs,
+        fired=None if fired is None else jnp.full_like(fired, -1),
     )
 
 
@@ -200,8 +231,38 @@ def attempt(method, part: int, field, tol: Tolerances, c: State, on: Array) -> t
         accepted=c.accepted + one(ok),
         status=jnp.where(on, status, c.status),
         switching=switching,
+        signs=c.signs,
+        fired=c.fired,
     )
+    if c.signs is not None:
+        following = stopped_at_event(method, field, c, following, stages, h)
     return following, stages
+
+
+def stopped_at_event(method, field, before: State, after: State, stages, h) -> State:
+    """The state after a step in which an event may lie: then the step was too large, or the solve ends."""
+    stepped = after.accepted > before.accepted
+    operands = (before.s, before.y, h, stages, before.signs, stepped)
+    hit, theta, which, signs = crossing(method, field, *operands)
+    there = hit & has_arrived(theta, h, after.s)
+    again = hit & ~there
+    back = lambda old, new: jax.tree.map(lambda a, b: jnp.where(again, a, b), old, new)
+    after = eqx.tree_at(
+        lambda c: (c.s, c.y, c.accepted, c.h, c.status, c.signs, c.fired),
+        after,
+        (
+            *back((before.s, before.y, before.accepted), (after.s, after.y, after.accepted)),
+            jnp.where(again, size_up_to(theta, h, before.s), after.h),
+            jnp.where(there, AT_EVENT, back(before.status, after.status)).astype(
+                after.status.dtype
+            ),
+            jnp.where(stepped & ~again, signs, before.signs),
+            jnp.where(there, which, before.fired).astype(after.status.dtype),
+        ),
+    )
+    if after.f is not None:
+        after = eqx.tree_at(lambda c: c.f, after, back(before.f, after.f))
+    return after
 
 
 def goes_on(c: State, rows, part: int | None = None) -> Array:
@@ -285,6 +346,19 @@ def save(method, saves, before: State, after: State, stages, rows: Rows, slot=No
     return jax.lax.while_loop(lambda rows: unvmap_any(due(rows)), one, rows)
 
 
+def save_end(field, before: State, after: State, rows: Rows, slot=None) -> Rows:
+    """Adds the end of a piece as the last row, with its step at fraction 1."""
+    if not field.traced.is_piece:
+        return rows
+    on = (after.accepted > before.accepted) & ((after.s >= 1) | (after.status == AT_EVENT))
+    at = jnp.where(on, rows.next, rows.ys.shape[0] - 1)
+    ys, following = put(rows.ys, at, after.y), jnp.where(on, rows.next + 1, rows.next)
+    if slot is None:
+        return Rows(ys, following)
+    one = jnp.ones((), rows.fractions.dtype)
+    return Rows(ys, following, put(rows.slots, at, slot), put(rows.fractions, at, one))
+
+
 def finish(state: State, rows: Rows):
     """Rows that were not reached become the last state times nan."""
     valid = jnp.arange(rows.ys.shape[0] - 1) < rows.next
@@ -310,7 +384,8 @@ def integrate(method, field, y0, saves, tol: Tolerances):
             before, rows = carry
             on = goes_on(before, rows, part)
             c, stages = attempt(method_of_part, part, field, tol, before, on)
-            return c, save(method_of_part, saves, before, c, stages, rows)
+            rows = save(method_of_part, saves, before, c, stages, rows)
+            return c, save_end(field, before, c, rows)
 
         c, rows = carry
         carry = (taking_over(method_of_part, field, c), rows)
@@ -318,11 +393,11 @@ def integrate(method, field, y0, saves, tol: Tolerances):
 
     def whole(_):
         c = start(method, field, y0, tol)
-        c, rows = alternate(method, going, march, (c, first_rows(c, saves)))
-        return *finish(c, rows), c
+        return alternate(method, going, march, (c, first_rows(c, saves)))
 
-    nothing = (jnp.zeros((saves.shape[0], *y0.shape), y0.dtype), jnp.zeros(saves.shape, bool))
-    return at_once(whole, (*varying_like(nothing, y0, saves, tol), blank(method, y0, tol)))
+    c = blank(method, field, y0, tol)
+    c, rows = at_once(whole, (c, first_rows(c, saves)))
+    return *finish(c, rows), c
 
 
 class Record(eqx.Module):
@@ -360,7 +435,7 @@ def record(method, field, y0, saves, tol: Tolerances):
 
     `(Record, ys, valid, State)`.
     """
-    c = blank(method, y0, tol)
+    c = blank(method, field, y0, tol)
     rows = first_rows(c, saves, recorded=True)
     n, dtype, integer = y0.shape[0], y0.dtype, jnp.result_type(int)
     like = lambda x: varying_like(x, c.h)
@@ -389,6 +464,7 @@ def record(method, field, y0, saves, tol: Tolerances):
             c, stages = attempt(method_of_part, part, field, tol, before, on)
             stepped = c.accepted > before.accepted
             rows = save(method_of_part, saves, before, c, stages, rows, count)
+            rows = save_end(field, before, c, rows, count)
             # Where nobody stepped the next attempt overwrites this.
             h = put2(h, i, k, jnp.where(stepped, c.h_tried, 0))
             starts = put(starts, i, jnp.where(k == 0, before.y, take(starts, i)))

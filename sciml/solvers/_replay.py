@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from .._compat import varying_like
 from . import _dae
 from ._field import FlatField
-from ._loop import integrate, Record, record, RUNNING
+from ._loop import AT_EVENT, integrate, Record, record, RUNNING
 from ._switching import NONSTIFF
 from ._tangents import is_zero, tangents_at_fixed_fractions
 
@@ -101,6 +101,10 @@ def counts_of(state) -> dict:
         "s": jax.lax.stop_gradient(state.s),
         "last_step": jax.lax.stop_gradient(state.h_tried),
         "y": jax.lax.stop_gradient(state.y),
+        "h": jax.lax.stop_gradient(state.h),
+        "switching": state.switching,
+        "signs": state.signs,
+        "fired": state.fired,
     }
 
 
@@ -145,10 +149,16 @@ def _tangents(static, primals, tangents, rec: Record, out):
     """Tangents of the segments' starts, and of the saved rows."""
     ys, _, counts = out
     _, theta, saves, rest = primals
-    fine = counts["status"] == RUNNING
+    fine = (counts["status"] == RUNNING) | (counts["status"] == AT_EVENT)
     starts, rows = tangents_at_fixed_fractions(static, primals, tangents, rec, fine)
     if not is_zero(tangents[2]):
         # The derivative by a save time is the field there.
+        moves = tangents[2]
+        if static.traced.is_piece:
+            # Its end is a row, too, at no save time; and not all save times lie in it.
+            inside = jnp.arange(saves.shape[0]) < rec.rows - 1
+            moves, saves = jnp.where(inside, moves, 0), jnp.where(inside, saves, 0)
+            ys = jnp.where(inside[:, None], ys, primals[0])
         slopes = jax.vmap(functools.partial(static.slope, static.field(theta, rest[0])))(saves, ys)
-        rows = rows + slopes * tangents[2][:, None]
-    return varying_like(starts, rec.starts), varying_like(rows, ys)
+        rows = rows + slopes * moves[:, None]
+    return varying_like(starts, rec.starts), varying_like(rows, out[0])

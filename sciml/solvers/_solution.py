@@ -7,6 +7,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from .._compat import is_traced
 from .._results import RESULTS
+from ._event import Events, LastEvent
 
 
 class Solution(eqx.Module):
@@ -25,7 +26,7 @@ class Solution(eqx.Module):
       size of the last step tried. By the default `stiff_attempts`: how many of the steps tried were stiff ones;
       of adaptive solves `below_atol`: whether the solution was smaller than that throughout; with a singular
       `mass` `inconsistency`: what the algebraic equations left over at the start.
-    - `event`: the terminating event; `None` so far.
+    - `events`: the [`Events`][sciml.solvers.Events] that happened; `None` if none were declared.
     """
 
     ts: Float[Array, " *batch time"]
@@ -34,9 +35,15 @@ class Solution(eqx.Module):
     ok: Bool[Array, " *batch"]
     result: RESULTS
     stats: dict[str, Any]
-    event: None = None
+    events: Events | None = None
     _end: Any = None
     _dense: Any = None
+
+    @property
+    def event(self) -> LastEvent | None:
+        """The last event that happened, which is the one that ended the solve if one did: its time `t`, the
+        state `y` there, and its `index` in `events=`."""
+        return None if self.events is None else self.events.last
 
     def at(self, t: ArrayLike) -> PyTree[Any]:
         """Evaluates the solution between the save times. Needs `solve(..., dense=True)`.

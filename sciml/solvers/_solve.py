@@ -15,12 +15,15 @@ from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, HERE, tolerances
 from .._jit import flat_jit
 from .._results import RESULTS
-from ._checks import check_method, check_times, refuse_unsupported
+from ._checks import check_method, check_times
 from ._core import solve_core
 from ._declared import declared
+from ._doses import Doses
+from ._event import Event
 from ._method import AbstractMethod
 from ._solution import Solution
 from ._stiffness import looks_stiff
+from ._stops import as_stops
 from ._tangents import share_many
 
 
@@ -36,9 +39,11 @@ def solve(
     steps: int | None = None,
     max_steps: int = 16384,
     dense: bool = False,
-    events: tuple = (),
-    doses: Any = None,
+    events: Event | tuple[Event, ...] = (),
+    doses: Doses | tuple[Doses, ...] | None = None,
+    discontinuities: ArrayLike | None = None,
     side: str = "before",
+    max_events: int = 100,
     jac: Any = None,
     mass: Any = None,
     adjoint: diffrax.AbstractAdjoint | None = None,
@@ -88,7 +93,15 @@ def solve(
     - `max_steps`: how many steps may be tried in the whole solve.
     - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods
       (in a batch, steps that any member takes): 128 segments of up to 32; a change of method begins a new one.
-    - `events`, `doses`, `side`: reserved; anything but the defaults is refused so far.
+    - `events`: one [`Event`][sciml.solvers.Event] or a tuple of them. `sol.event` is the last that happened,
+      `sol.events` are all; rows behind one that ends the solve are nan and not `valid`.
+    - `doses`: a table, [`Doses`][sciml.solvers.Doses], or a tuple of them. (An input u(t) known at some times is an
+      [`Input`][sciml.solvers.Input], in `args` or in `fn`.)
+    - `discontinuities`: times at which `fn` jumps or is not smooth: steps end there, and `fn` is evaluated on
+      either side, not at them.
+    - `side`: which state a save time at a dose shows, the one `"before"` or `"after"` it. A dose at the very end
+      is given, too: `"after"` shows it.
+    - `max_events`: how many events may happen that do not end the solve.
     - `jac`: what is known of the Jacobian df/dy, for the stiff methods: a function `jac(t, y, args)` that
       returns it, or its structure, [`Banded`][sciml.solvers.Banded],
       [`BlockTridiagonal`][sciml.solvers.BlockTridiagonal], [`BlockDiagonal`][sciml.solvers.BlockDiagonal],
@@ -113,9 +126,9 @@ def solve(
     `ValueError`, `TypeError` for input that can't be meant; `RuntimeError` if the solve fails
     and `throw` is true, with the time reached and advice.
     """
-    refuse_unsupported(events, doses, side)
     y0, dtype = as_state(y0)
     ts = check_times(ts)
+    stops = as_stops(events, doses, discontinuities, side, max_events, ts)
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
     chosen, steps, max_steps = check_method(method, steps, max_steps)
@@ -136,7 +149,7 @@ def solve(
     derivatives = "forward" if eager else "any"
 
     core = _compiled if eager or _is_compiled_alone(fn, y0, args) else solve_core
-    options = (rtol, atol, steps, budget, dense, derivatives, adjoint)
+    options = (rtol, atol, steps, budget, dense, derivatives, adjoint, stops)
     sol = core(fn, y0, ts, args, chosen, *options)
     if not eager:
         # Inside `shard_map` nothing can be raised; the rows of a failed solve are nan.

@@ -126,6 +126,8 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     # Save times that are differentiated move within their step.
     steps = flat_sizes[jnp.maximum(slots, 0)]
     motion = saves - jax.lax.stop_gradient(saves)
+    if static.traced.is_piece:  # whose end is a row, not at a save time
+        motion = jnp.where(jnp.arange(count) < rec.rows - 1, motion, 0)
     fractions = fractions + motion / jnp.where(steps > 0, steps, jnp.ones_like(steps))
     at_start = slots < 0
     segment_of, local = slots // SEGMENT, slots % SEGMENT

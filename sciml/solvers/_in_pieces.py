@@ -1,0 +1,87 @@
+"""`solve` with inputs, doses, events or discontinuities, behind its checks."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from . import _loop
+from ._checks import check_tolerances
+from ._dense import PiecewiseDense
+from ._event import Events
+from ._field import ravel
+from ._loop import Tolerances
+from ._pieces import march, poisoned
+from ._solution import Solution
+from ._status import as_result
+from ._stops import Stops
+from ._timeline import timeline
+
+
+def solve_in_pieces(
+    fn: Any,
+    y0: Any,
+    ts: Array,
+    args: Any,
+    t0: Array,
+    elapsed: Array,
+    inputs: list,
+    stops: Stops,
+    method: Any,
+    jac: Any,
+    tol: Tolerances,
+    steps: int | None,
+    derivatives: str,
+    dense: bool,
+) -> Solution:
+    """As `solve_core`, for one of our methods."""
+    dtype = elapsed.dtype
+    flat, unravel = ravel(y0, dtype)
+    n = flat.shape[0]
+    check_tolerances(tol.rtol, tol.atol, n)
+    columns = [table.columns(y0, unravel, n) for table in stops.doses]
+    line = timeline(ts, inputs, stops.doses, stops.discontinuities, stops.side, columns, n, dtype)
+    ordered = jnp.all(jnp.sign(elapsed[-1]) * jnp.diff(elapsed) >= 0)
+    operands = (fn, y0, args, t0, elapsed, line, stops.events, stops.max_events)
+    end, pieces = march(*operands, method, jac, tol, derivatives, dense)
+    status = jnp.where(end.live, _loop.TOO_MANY_EVENTS, end.status)
+    status = jnp.where(ordered, status, _loop.UNORDERED_TIMES)
+    ok = status == _loop.RUNNING
+    valid = end.valid & ordered
+    ys = jnp.where(valid[:, None], poisoned(end.ys, ok), jnp.nan)
+    stats = {
+        "accepted": end.accepted,
+        "rejected": end.attempted - end.accepted,
+        "evaluations": jnp.full_like(end.accepted, -1),
+        "reached": t0 + end.reached,
+        "last_step": end.last_step,
+    }
+    if end.switching is not None:
+        stats["stiff_attempts"] = end.switching.stiff_attempts
+    if end.left is not None:
+        stats["inconsistency"] = end.left
+    events = None
+    if stops.events:
+        assert end.times is not None
+        events = Events(
+            t=poisoned(end.times, ok).astype(dtype),
+            y=jax.vmap(unravel)(poisoned(end.states, ok)),
+            index=end.which,
+            count=end.happened,
+        )
+    return Solution(
+        ts=ts,
+        ys=jax.vmap(unravel)(ys),
+        valid=valid,
+        ok=ok,
+        result=as_result(status),
+        stats=stats,
+        events=events,
+        _end=jax.lax.stop_gradient(unravel(end.y)),
+        _dense=None
+        if pieces is None
+        else PiecewiseDense(
+            method, pieces, y0, ts[0], jnp.sign(elapsed[-1]), stops.side == "after"
+        ),
+    )
