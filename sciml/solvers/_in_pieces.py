@@ -11,6 +11,7 @@ from ._checks import check_tolerances
 from ._dense import PiecewiseDense
 from ._event import Events
 from ._field import ravel
+from ._fixed_pieces import march_fixed
 from ._loop import Tolerances
 from ._pieces import march, poisoned
 from ._solution import Solution
@@ -44,7 +45,10 @@ def solve_in_pieces(
     line = timeline(ts, inputs, stops.doses, stops.discontinuities, stops.side, columns, n, dtype)
     ordered = jnp.all(jnp.sign(elapsed[-1]) * jnp.diff(elapsed) >= 0)
     operands = (fn, y0, args, t0, elapsed, line, stops.events, stops.max_events)
-    end, pieces = march(*operands, method, jac, tol, derivatives, dense)
+    if steps is None:
+        end, pieces = march(*operands, method, jac, tol, derivatives, dense)
+    else:
+        end, pieces = march_fixed(*operands, method, steps, stops.side), None
     status = jnp.where(end.live, _loop.TOO_MANY_EVENTS, end.status)
     status = jnp.where(ordered, status, _loop.UNORDERED_TIMES)
     ok = status == _loop.RUNNING

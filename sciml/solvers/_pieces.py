@@ -29,6 +29,9 @@ from ._timeline import Timeline
 _MANY = 8
 
 
+_OF_EVENTS = ("times", "states", "which", "happened", "signs", "fired")
+
+
 class March(eqx.Module):
     """The solve between two pieces.
 
@@ -72,39 +75,21 @@ class Piece(eqx.Module):
     reached: Float[Array, ""]
 
 
-def march(
-    fn: Any,
-    y0: Any,
-    args: Any,
-    t0: Array,
-    elapsed: Array,
-    line: Timeline,
-    events: tuple[Event, ...],
-    max_events: int,
-    method: Any,
-    jac: Any,
-    tol: Tolerances,
-    derivatives: str,
-    dense: bool,
-) -> tuple[March, Piece | None]:
-    """Solves all pieces.
+def before_first(
+    flat: Array, count: int, events: tuple[Event, ...], max_events: int, method: Any
+) -> March:
+    """The solve at its start.
 
-    **Returns:**
+    **Arguments:**
 
-    The solve at its end, and what dense output needs of each piece, if it is asked for.
+    - `flat`: the initial state; `count`: of save times.
     """
-    dtype, integer = elapsed.dtype, jnp.result_type(int)
-    flat, unravel = ravel(y0, dtype)
-    pieces, count = line.edges.shape[0] - 1, elapsed.shape[0]
-    repeats = any(not event.ends for event in events)
-    room = (max_events if repeats else 1) if events else 0
+    dtype, integer = flat.dtype, jnp.result_type(int)
+    room = (max_events if repeats(events) else 1) if events else 0
     mass = method.mass
-    directions = tuple(event.direction for event in events)
-    solve = solve_forwards if derivatives == "forward" else solve_flat
-    flat = varying_like(flat, line, elapsed, t0, eqx.filter((fn, args, events), eqx.is_array))
     like = lambda x: varying_like(x, flat)
     zero, none = like((jnp.zeros((), dtype), jnp.zeros((), integer)))
-    first = March(
+    return March(
         e=zero,
         y=flat,
         piece=none,
@@ -127,8 +112,61 @@ def march(
         left=None if mass is None or not mass.equations else like(jnp.zeros(mass.equations, dtype)),
     )
 
-    def watch(events):
-        return lambda t, y, args: jnp.stack([value_of(event, t, y, args) for event in events])
+
+def repeats(events: tuple[Event, ...]) -> bool:
+    """Whether the solve may go on after an event."""
+    return any(not event.ends for event in events)
+
+
+def watch(events: tuple[Event, ...]):
+    """Their functions as one."""
+    if not events:
+        return None
+    return lambda t, y, args: jnp.stack([value_of(event, t, y, args) for event in events])
+
+
+def noted(c: March, at_event, time, state, which) -> dict[str, Any]:
+    """The list of events with one more, if there is one."""
+    assert c.times is not None
+    slot = jnp.where(at_event, c.happened, c.times.shape[0])
+    note = lambda xs, x: xs.at[slot].set(x, mode="drop")
+    return {
+        "times": note(c.times, time),
+        "states": note(c.states, state),
+        "which": note(c.which, which),
+        "happened": c.happened + jnp.where(at_event, 1, 0),
+    }
+
+
+def march(
+    fn: Any,
+    y0: Any,
+    args: Any,
+    t0: Array,
+    elapsed: Array,
+    line: Timeline,
+    events: tuple[Event, ...],
+    max_events: int,
+    method: Any,
+    jac: Any,
+    tol: Tolerances,
+    derivatives: str,
+    dense: bool,
+) -> tuple[March, Piece | None]:
+    """Solves all pieces.
+
+    **Returns:**
+
+    The solve at its end, and what dense output needs of each piece, if it is asked for.
+    """
+    dtype = elapsed.dtype
+    flat, unravel = ravel(y0, dtype)
+    pieces, count = line.edges.shape[0] - 1, elapsed.shape[0]
+    mass = method.mass
+    directions = tuple(event.direction for event in events)
+    solve = solve_forwards if derivatives == "forward" else solve_flat
+    flat = varying_like(flat, line, elapsed, t0, eqx.filter((fn, args, events), eqx.is_array))
+    first = before_first(flat, count, events, max_events, method)
 
     def run(c: March) -> tuple[March, Piece]:
         low = c.e
@@ -139,13 +177,13 @@ def march(
             (fn, args, events), [take(k, c.piece) for k in line.intervals]
         )
         field, y, _ = flatten_field(
-            _within(fn_here, t0 + low, t0 + high, line, c.piece, unravel),
+            within(fn_here, t0 + low, t0 + high, line, c.piece, unravel),
             unravel(c.y),
             args_here,
             t0 + low,
             span,
             jac,
-            watch(events_here) if events else None,
+            watch(events_here),
             directions=directions,
             is_piece=True,
         )
@@ -193,18 +231,13 @@ def march(
             else end + jnp.where(at_event, 0, take(line.jumps, next_piece))
         )
         ends = jnp.array(False)
-        happening = {}
+        happening = {x: getattr(c, x) for x in _OF_EVENTS}
         if events:
             which = counts["fired"]
-            e, at, y, ends = _happen(
+            e, at, y, ends = happen(
                 field, t0, args_here, events_here, mass, unravel, at_event, which, e, end, y
             )
-            slot = jnp.where(at_event, c.happened, room)
-            note = lambda xs, x: xs.at[slot].set(x, mode="drop")
-            happening = {
-                "times": note(c.times, t0 + e),
-                "states": note(c.states, at),
-                "which": note(c.which, which),
+            happening = noted(c, at_event, t0 + e, at, which) | {
                 "signs": counts["signs"],
                 "fired": jnp.where(at_event, which, -1),
             }
@@ -223,17 +256,12 @@ def march(
             last_step=counts["last_step"] * jax.lax.stop_gradient(span),
             h=jnp.where(empty, c.h, jnp.abs(counts["h"] * jax.lax.stop_gradient(span))),
             switching=_on(counts["switching"]),
-            signs=happening.get("signs"),
-            fired=happening.get("fired"),
-            times=happening.get("times"),
-            states=happening.get("states"),
-            which=happening.get("which"),
-            happened=c.happened + jnp.where(at_event, 1, 0),
             left=left,
+            **happening,
         )
         return after, Piece(field, record, low, field.span, counts["s"])
 
-    length = pieces + (max_events if repeats else 0)
+    length = pieces + (max_events if repeats(events) else 0)
     if length == 1:
         end, piece = run(first)
         return end, jax.tree.map(lambda x: x[None], piece) if dense else None
@@ -249,7 +277,7 @@ def march(
     return jax.lax.scan(one, first, None, length=length)[0], None
 
 
-def _within(fn, low, high, line: Timeline, piece, unravel):
+def within(fn, low, high, line: Timeline, piece, unravel):
     """The vector field on one piece: never evaluated at its very ends, where it may belong to a neighbour,
     and with the rates of infusions."""
     first, last = jnp.nextafter(low, high), jnp.nextafter(high, low)
@@ -266,7 +294,7 @@ def _within(fn, low, high, line: Timeline, piece, unravel):
     return field
 
 
-def _happen(field, t0, args, events, mass, unravel, at_event, which, e, end, otherwise):
+def happen(field, t0, args, events, mass, unravel, at_event, which, e, end, otherwise):
     """What an event does.
 
     **Returns:**
