@@ -58,6 +58,7 @@ class Doses(eqx.Module):
         into: int | ArrayLike | Callable[[PyTree], Any] = 0,
         duration: ArrayLike | None = None,
     ):
+        where: Any = into
         times = jnp.atleast_1d(jnp.asarray(times, jnp.result_type(float, times)))
         if times.ndim != 1:
             raise ValueError(
@@ -76,15 +77,15 @@ class Doses(eqx.Module):
                     f"`duration` must be positive, but that of dose {k} is {self.duration[k]:g}. A bolus "
                     "has none: put it into a table of its own."
                 )
-        if not callable(into):
-            into = np.asarray(into)
-            if into.dtype.kind not in "iu" or into.shape not in ((), times.shape):
+        if not callable(where):
+            where = np.asarray(where)
+            if where.dtype.kind not in "iu" or where.shape not in ((), times.shape):
                 raise ValueError(
                     "`into` must be an index into the state, one for each dose, or a function that picks one "
                     f"number out of it, but is {into!r}."
                 )
-            into = tuple(np.broadcast_to(into, times.shape).tolist())
-        self.into = into
+            where = tuple(np.broadcast_to(where, times.shape).tolist())
+        self.into = where
 
     @classmethod
     def every(
@@ -116,7 +117,7 @@ class Doses(eqx.Module):
         if callable(self.into):
             with jax.ensure_compile_time_eval():
                 numbers = jnp.arange(1, size + 1).astype(jax.tree.leaves(y0)[0].real.dtype)
-                picked = self.into(jax.tree.map(jnp.real, unravel(numbers)))
+                picked: Any = self.into(jax.tree.map(jnp.real, unravel(numbers)))
                 if jnp.shape(picked) != ():
                     raise ValueError(
                         "`into` must pick one number out of the state, but picked something of shape "

@@ -135,7 +135,10 @@ def _with_events(field, advance, t0, args, events, unravel, c: March, s, h, y1):
 
     The solve, and whether it ends.
     """
-    still = lambda x: jax.lax.stop_gradient(x)
+    assert c.signs is not None
+    assert c.fired is not None
+    was_fired = c.fired
+    still = jax.lax.stop_gradient
     arrays, static = eqx.partition(field, eqx.is_array)
     field_, y, s_, h_ = eqx.combine(still(arrays), static), *still((c.y, s, h))
     signs = signs_at_start(field_, s_, y, field_(s_, y), c.signs, c.fired)
@@ -169,12 +172,12 @@ def _with_events(field, advance, t0, args, events, unravel, c: March, s, h, y1):
         rest = (s + h) - (e - c.e + s * field.span) / jnp.where(field.span == 0, 1, field.span)
         following = advance(s + h - rest, new, jnp.where(ends, 0, rest))
         fields = noted(c, any_, t0 + e, at, which)
-        fired = jnp.where(any_, which, -1).astype(c.fired.dtype)
+        fired = jnp.where(any_, which, -1).astype(was_fired.dtype)
         return following, jnp.where(ends, e, c.e), ends, fields, fired
 
     def plain(_):
         kept = {name: getattr(c, name) for name in ("times", "states", "which", "happened")}
-        return y1, c.e, jnp.zeros_like(any_), kept, jnp.full_like(c.fired, -1)
+        return y1, c.e, jnp.zeros_like(any_), kept, jnp.full_like(was_fired, -1)
 
     y, e, ends, fields, fired = jax.lax.cond(any_, divided, plain, None)
     values = jnp.sign(field_.watch(s_ + h_, still(y)))

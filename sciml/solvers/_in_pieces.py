@@ -68,6 +68,7 @@ def solve_in_pieces(
     events = None
     if stops.events:
         assert end.times is not None
+        assert end.which is not None
         events = Events(
             t=poisoned(end.times, ok).astype(dtype),
             y=jax.vmap(unravel)(poisoned(end.states, ok)),

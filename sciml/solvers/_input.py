@@ -74,10 +74,10 @@ class Input(eqx.Module):
             values = _filled(times, values, kind)
         self.times, self.values, self.kind = times, values, kind
         if kind == "hermite":
-            slopes = _finite_differences(times, values) if slopes is None else _floating(slopes)
-        elif kind == "pchip":
-            slopes = _monotone(times, values)
-        self.slopes = slopes
+            given = slopes is not None
+            self.slopes = _floating(slopes) if given else _finite_differences(times, values)
+        else:
+            self.slopes = _monotone(times, values) if kind == "pchip" else None
 
     def __call__(self, t: ArrayLike) -> Inexact[Array, "..."]:
         """The value at one time, shape `values.shape[1:]`. At a jump it is that of the right side."""

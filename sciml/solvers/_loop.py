@@ -165,6 +165,7 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
         h = jnp.minimum(jnp.maximum(h, tol.begin.h), 1.0)
         switching, signs, fired = tol.begin.switching, tol.begin.signs, tol.begin.fired
     if signs is not None:
+        assert fired is not None
         signs = signs_at_start(field, zero, y0, slope(f0), signs, fired)
     return State(
         s=zero,
@@ -243,6 +244,8 @@ def stopped_at_event(method, field, before: State, after: State, stages, h) -> S
     """The state after a step in which an event may lie: then the step was too large, or the solve ends."""
     stepped = after.accepted > before.accepted
     operands = (before.s, before.y, h, stages, before.signs, stepped)
+    assert before.signs is not None
+    assert before.fired is not None
     hit, theta, which, signs = crossing(method, field, *operands)
     there = hit & has_arrived(theta, h, after.s)
     again = hit & ~there
@@ -355,6 +358,8 @@ def save_end(field, before: State, after: State, rows: Rows, slot=None) -> Rows:
     ys, following = put(rows.ys, at, after.y), jnp.where(on, rows.next + 1, rows.next)
     if slot is None:
         return Rows(ys, following)
+    assert rows.slots is not None
+    assert rows.fractions is not None
     one = jnp.ones((), rows.fractions.dtype)
     return Rows(ys, following, put(rows.slots, at, slot), put(rows.fractions, at, one))
 

@@ -57,7 +57,7 @@ def as_stops(
                 f"`discontinuities` must be a vector of times, but has shape {discontinuities.shape}."
             )
     if not is_traced(ts):
-        start, end = float(ts[0]), float(ts[-1])
+        start, end = np.asarray(ts)[[0, -1]]
         if tables and end < start:
             raise ValueError(f"Doses can't be given backwards in time, from {start:g} to {end:g}.")
         for table in tables:
