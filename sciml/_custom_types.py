@@ -1,7 +1,9 @@
 """Aliases that several modules share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
+
+from jaxtyping import ArrayLike
 
 
 # A vector field `fn(t, y, args) -> dy`, as in Diffrax.
@@ -9,3 +11,6 @@ VectorField: TypeAlias = Callable[..., Any]
 
 # Which derivatives a solve must serve: the fewer, the cheaper.
 Derivatives: TypeAlias = Literal["any", "forward", "reverse"]
+
+# Numbers as people write them: an array, a number, or a (nested) list of numbers.
+Numbers: TypeAlias = ArrayLike | Sequence[Any]

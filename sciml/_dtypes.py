@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ._compat import is_traced
+from ._custom_types import Numbers
 
 
 HERE = str(pathlib.Path(__file__).parent)
@@ -23,6 +24,12 @@ HERE = str(pathlib.Path(__file__).parent)
 
 def default_float() -> np.dtype:
     return jnp.result_type(float)
+
+
+def as_floating(x: Numbers) -> jax.Array:
+    """Numbers as an array; integers and booleans become the default floating dtype."""
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(default_float())
 
 
 def float_leaves_as_arrays(tree: PyTree) -> PyTree:

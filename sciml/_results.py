@@ -52,6 +52,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The nonlinear equations of an implicit step could not be solved. Loosen the "
         "tolerances or try another method."
     )
+    not_settled = (
+        "The system did not come to rest: it oscillates, grows, or is slower than `max_time`. Allow more time, or "
+        "look at it with `solve`. Of a periodic state `steady_cycle` finds the start."
+    )
     max_iterations_reached = (
         "The optimiser ran out of iterations (`max_steps`) while still improving. Allow "
         "more, or start closer to the solution."

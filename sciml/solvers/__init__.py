@@ -37,5 +37,7 @@ from ._solution import Solution as Solution
 from ._solve import solve as solve
 from ._sparsity import sparsity as sparsity
 from ._split import Split as Split
+from ._steady_cycle import steady_cycle as steady_cycle
+from ._steady_state import steady_state as steady_state, SteadyState as SteadyState
 from ._symplectic import hamiltonian as hamiltonian, Leapfrog as Leapfrog, Yoshida4 as Yoshida4
 from ._tsit5 import Tsit5 as Tsit5

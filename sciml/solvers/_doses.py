@@ -11,6 +11,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._checks import integer_at_least
 from .._compat import is_traced
+from .._custom_types import Numbers
+from .._dtypes import as_floating
 
 
 class Doses(eqx.Module):
@@ -53,13 +55,13 @@ class Doses(eqx.Module):
 
     def __init__(
         self,
-        times: ArrayLike,
-        amounts: ArrayLike,
-        into: int | ArrayLike | Callable[[PyTree], Any] = 0,
-        duration: ArrayLike | None = None,
+        times: Numbers,
+        amounts: Numbers,
+        into: int | Numbers | Callable[[PyTree], Any] = 0,
+        duration: Numbers | None = None,
     ):
         where: Any = into
-        times = jnp.atleast_1d(jnp.asarray(times, jnp.result_type(float, times)))
+        times = jnp.atleast_1d(as_floating(times))
         if times.ndim != 1:
             raise ValueError(
                 f"`times` must be a vector, one for each dose, but has shape {times.shape}."
@@ -96,15 +98,15 @@ class Doses(eqx.Module):
         *,
         first: ArrayLike = 0.0,
         into: int | Callable[[PyTree], Any] = 0,
-        duration: ArrayLike | None = None,
+        duration: Numbers | None = None,
     ) -> "Doses":
         """`count` doses of the same amount, the first at `first`, then every `interval`."""
         count = integer_at_least("count", count)
         times = jnp.asarray(first) + jnp.asarray(interval) * jnp.arange(count, dtype=float)
         return cls(times, amount, into, duration)
 
-    def _column(self, name: str, value: ArrayLike) -> Array:
-        value = jnp.asarray(value)
+    def _column(self, name: str, value: Numbers) -> Array:
+        value = as_floating(value)
         if value.shape not in ((), (1,), self.times.shape):
             raise ValueError(
                 f"`{name}` needs one value for all or one for each of the {self.times.shape[0]} doses, but "

@@ -12,6 +12,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Inexact
 
 from .._compat import is_traced
+from .._custom_types import Numbers
+from .._dtypes import as_floating
 
 
 Kind = Literal["zoh", "linear", "hermite", "pchip"]
@@ -62,12 +64,12 @@ class Input(eqx.Module):
 
     def __init__(
         self,
-        times: ArrayLike,
-        values: ArrayLike,
+        times: Numbers,
+        values: Numbers,
         kind: Kind = "linear",
-        slopes: ArrayLike | None = None,
+        slopes: Numbers | None = None,
     ):
-        times, values = _floating(times), _floating(values)
+        times, values = as_floating(times), as_floating(values)
         _check(times, values, kind, slopes)
         missing = jnp.isnan(values)
         if is_traced(missing) or bool(missing.any()):
@@ -75,7 +77,7 @@ class Input(eqx.Module):
         self.times, self.values, self.kind = times, values, kind
         if kind == "hermite":
             given = slopes is not None
-            self.slopes = _floating(slopes) if given else _finite_differences(times, values)
+            self.slopes = as_floating(slopes) if given else _finite_differences(times, values)
         else:
             self.slopes = _monotone(times, values) if kind == "pchip" else None
 
@@ -145,11 +147,6 @@ def in_a_field():
 
 def _is_input(x) -> bool:
     return isinstance(x, Input)
-
-
-def _floating(x: ArrayLike) -> Array:
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float))
 
 
 def _check(times, values, kind, slopes):

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from .._compat import is_eager, is_interpreted, varies
-from .._custom_types import VectorField
+from .._custom_types import Numbers, VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, HERE, tolerances
 from .._jit import flat_jit
 from .._results import RESULTS
@@ -41,7 +41,7 @@ def solve(
     dense: bool = False,
     events: Event | tuple[Event, ...] = (),
     doses: Doses | tuple[Doses, ...] | None = None,
-    discontinuities: ArrayLike | None = None,
+    discontinuities: Numbers | None = None,
     side: str = "before",
     max_events: int = 100,
     jac: Any = None,

@@ -5,10 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array
 
 from .._checks import integer_at_least
 from .._compat import is_traced
+from .._custom_types import Numbers
+from .._dtypes import as_floating
 from ._doses import as_tables, Doses
 from ._event import as_events, Event
 
@@ -33,7 +35,7 @@ NONE = Stops()
 def as_stops(
     events: Any,
     doses: Any,
-    discontinuities: ArrayLike | None,
+    discontinuities: Numbers | None,
     side: str,
     max_events: int,
     ts: Array,
@@ -51,7 +53,7 @@ def as_stops(
     max_events = integer_at_least("max_events", max_events)
     tables = as_tables(doses)
     if discontinuities is not None:
-        discontinuities = jnp.atleast_1d(jnp.asarray(discontinuities, jnp.result_type(float)))
+        discontinuities = jnp.atleast_1d(as_floating(discontinuities))
         if discontinuities.ndim != 1:
             raise ValueError(
                 f"`discontinuities` must be a vector of times, but has shape {discontinuities.shape}."
