@@ -29,9 +29,9 @@ def predict_at(
     method, steps, max_steps = check_method(options.method, options.steps, options.max_steps)
     rtol, atol = solve_tolerances(problem)
     times = jnp.concatenate([problem.t0[None].astype(ts.dtype), ts])
-    sol = solve_core(
-        model, y0, times, problem.args, method, rtol, atol, steps, max_steps, False, derivatives
-    )
+    tols = (rtol, atol, steps, max_steps)
+    options = {"derivatives": derivatives, "stops": problem.stops}
+    sol = solve_core(model, y0, times, problem.args, method, *tols, **options)
     ys = jax.tree.map(lambda x: x[1:], sol.ys)
     pred = jax.vmap(lambda t, y: problem.observed(parts, t, y))(ts, ys)
     return pred.astype(problem.data.ys.dtype), sol.result

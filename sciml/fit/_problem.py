@@ -13,6 +13,8 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._dtypes import as_state, default_float, tolerances
 from ..solvers._checks import check_field, check_method
+from ..solvers._doses import Doses
+from ..solvers._stops import as_stops, Stops
 from ._data import Data
 from ._free import Free
 from ._names import find, refuse_overlaps, refuse_shadowing, resolve, Slot
@@ -76,7 +78,10 @@ class Problem(eqx.Module):
       `(where, Free)` with `where` as in `equinox.tree_at`. The rest stays fixed. Names: `"k"`,
       `"rates.k1"`, `"net"` for a whole subtree, `"y0"`, `"y0[1]"`, `"noise.sigma"`.
     - `t0`: start of the solve; by default the first time of the data.
-    - `args`: passed on to the model.
+    - `args`: passed on to the model; inputs u(t) known at some times go there, as
+      [`Input`][sciml.solvers.Input], or into the model.
+    - `doses`: a table, [`Doses`][sciml.solvers.Doses], or a tuple of them. `side` says whether a measurement at
+      the time of a dose was made `"before"` it or `"after"`.
     - `observe`: `observe(t, y, args)` -> the observables, shape `(observable,)`; by default the
       numbers of the state in their order, or by name if the state is a dict that has the names of
       the data's columns.
@@ -96,6 +101,7 @@ class Problem(eqx.Module):
     observe: Any
     noise: AbstractNoise
     solve: Solve
+    stops: Stops
     t0: Float[Array, ""]
     lower: Float[Array, " parameter"]
     upper: Float[Array, " parameter"]
@@ -113,6 +119,8 @@ class Problem(eqx.Module):
         free: Any,
         t0: ArrayLike | None = None,
         args: PyTree[Any] = None,
+        doses: Doses | tuple[Doses, ...] | None = None,
+        side: str = "before",
         observe: Callable | None = None,
         noise: AbstractNoise | None = None,
         solve: Solve | None = None,
@@ -154,6 +162,8 @@ class Problem(eqx.Module):
         self.observe = _arrays(observe)
         self.args = _arrays(args)
         self.t0 = _start_time(t0, data)
+        span = jnp.stack([self.t0, data.ts[-1].astype(self.t0.dtype)])
+        self.stops = as_stops((), doses, None, side, 1, span)
         self.fixed_since = ()
         self._check_shapes()
         dtype = jax.tree.leaves(self.y0)[0].real.dtype

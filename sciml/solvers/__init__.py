@@ -3,6 +3,7 @@
 from .._results import RESULTS as RESULTS
 from ._auto_switch import AutoSwitch as AutoSwitch
 from ._bosh3 import Bosh3 as Bosh3
+from ._dense import Steps as Steps
 from ._dopri8 import Dopri8 as Dopri8
 from ._doses import Doses as Doses
 from ._ensemble import solve_ensemble as solve_ensemble

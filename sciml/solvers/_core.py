@@ -3,6 +3,7 @@
 from typing import Any
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -53,6 +54,7 @@ def solve_core(
     derivatives: Derivatives = "any",
     adjoint=None,
     stops: Stops = NONE,
+    output=None,
 ) -> Solution:
     """Solves, never raising for numerical reasons.
 
@@ -62,7 +64,35 @@ def solve_core(
       methods differentiate their plain loop, and picks the adjoint of Diffrax's solvers.
     - `adjoint`: of Diffrax's solvers, if the user chose one.
     - `stops`: events, doses and discontinuities.
+    - `output`: `output(t, y, args)`, to be saved in place of the state.
     """
+    operands = (fn, y0, ts, args, method, rtol, atol, steps, max_steps, dense, derivatives, adjoint)
+    sol = _solve_states(*operands, stops)
+    if output is None:
+        return sol
+    # Where nothing was reached, derivatives of the output at nan would be nan, though nobody uses them.
+    known = lambda x, start: jax.vmap(jnp.where, (0, 0, None))(sol.valid, x, start)
+    out = jax.vmap(lambda t, y: output(t, y, args))(sol.ts, jax.tree.map(known, sol.ys, y0))
+    inexact = lambda x: x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(sol.ts.dtype)
+    blank = lambda x: jax.vmap(lambda ok, x: jnp.where(ok, x, jnp.nan))(sol.valid, inexact(x))
+    return eqx.tree_at(lambda s: s.ys, sol, jax.tree.map(blank, out), is_leaf=lambda x: x is sol.ys)
+
+
+def _solve_states(
+    fn,
+    y0,
+    ts,
+    args,
+    method,
+    rtol,
+    atol,
+    steps,
+    max_steps,
+    dense,
+    derivatives,
+    adjoint,
+    stops: Stops,
+) -> Solution:
     dtype = jax.tree.leaves(y0)[0].real.dtype
     # Differences first, in the precision in which the times were given.
     elapsed = ts - ts[0]

@@ -5,10 +5,28 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
+from .._compat import is_traced
 from ._field import FlatField, ravel
 from ._loop import Record, SEGMENT, take
+from ._switching import NONSTIFF
+
+
+class Steps(eqx.Module):
+    """The accepted steps of a solve.
+
+    **Attributes:**
+
+    - `ts`, `ys`: times and states at the start and after each step; at doses, events and knots before and after
+      them. Of an eager solve exactly these; inside
+      `jit` there is room for as many as the record holds, and the last one is repeated.
+    - `count`: how many there are, the start included.
+    """
+
+    ts: Float[Array, " step"]
+    ys: PyTree[Any]
+    count: Int[Array, ""]
 
 
 class Dense(eqx.Module):
@@ -28,6 +46,9 @@ class Dense(eqx.Module):
         span = self.field.span
         return _evaluate(self, _elapsed(t, self.origin).astype(span.dtype) / span)
 
+    def steps(self) -> Steps:
+        return _trimmed(_steps(self))
+
 
 class PiecewiseDense(eqx.Module):
     """Dense output of a solve in pieces; at an edge that of the piece before it, or `after`.
@@ -45,6 +66,9 @@ class PiecewiseDense(eqx.Module):
 
     def at(self, t: ArrayLike) -> Any:
         return _evaluate_pieces(self, _elapsed(t, self.origin).astype(self.sign.dtype))
+
+    def steps(self) -> Steps:
+        return _trimmed(_steps_of_pieces(self))
 
 
 class DiffraxDense(eqx.Module):
@@ -134,6 +158,71 @@ def _in_record(method, field, rec: Record, reached):
         return jnp.where(inside, y, jnp.nan)
 
     return one
+
+
+def _in_order(taken, ts, ys, t0, y0, origin, unravel) -> Steps:
+    """The steps that were taken, behind the start, with what is left filled by the last one."""
+    count = jnp.sum(taken)
+    order = jnp.argsort(~taken, stable=True)
+    order = order[jnp.minimum(jnp.arange(taken.shape[0]), jnp.maximum(count - 1, 0))]
+    started = count > 0
+    ts = jnp.where(started, ts[order], t0)
+    ys = jnp.where(started, ys[order], y0)
+    ts, ys = jnp.concatenate([t0[None], ts]), jnp.concatenate([y0[None], ys])
+    return Steps(origin + ts.astype(origin.dtype), jax.vmap(unravel)(ys), count + 1)
+
+
+def _steps_in_record(method, field, rec: Record):
+    """Of all slots of a record: whether a step was taken, its end on normalised time, and the state there."""
+
+    def segment(y, begin, sizes, number):
+        ends = begin + jnp.cumsum(sizes)
+
+        def one(y, k):
+            s = ends[k] - sizes[k]
+            each = [part.replay(field, s, y, sizes[k])[0] for part in method.parts]
+            y1 = each[0] if len(each) == 1 else jnp.where(number == NONSTIFF, *each)
+            y = jnp.where(sizes[k] > 0, y1, y)
+            return y, y
+
+        return ends, jax.lax.scan(one, y, jnp.arange(SEGMENT))[1]
+
+    ends, ys = jax.vmap(segment)(rec.starts, rec.s, rec.h, rec.parts)
+    return rec.h.reshape(-1) > 0, ends.reshape(-1), ys.reshape(-1, ys.shape[-1])
+
+
+@eqx.filter_jit
+def _steps(dense: Dense) -> Steps:
+    flat, unravel = ravel(dense.y0, dense.field.t0.dtype)
+    taken, ends, ys = _steps_in_record(dense.method, dense.field, dense.record)
+    span = dense.field.span
+    return _in_order(taken, ends * span, ys, 0 * span, flat, dense.origin, unravel)
+
+
+@eqx.filter_jit
+def _steps_of_pieces(dense: PiecewiseDense) -> Steps:
+    flat, unravel = ravel(dense.y0, dense.sign.dtype)
+
+    def one(piece):
+        taken, ends, ys = _steps_in_record(dense.method, piece.field, piece.record)
+        start = piece.record.starts[0]
+        # Where a piece begins as well: a dose or an event may have moved the state.
+        moved = (piece.begin != 0) | jnp.any(start != flat)
+        taken = jnp.concatenate([moved[None], taken]) & (piece.span != 0)
+        ends = jnp.concatenate([0 * ends[:1], ends])
+        return taken, piece.begin + ends * piece.span, jnp.concatenate([start[None], ys])
+
+    taken, ends, ys = jax.tree.map(
+        lambda x: x.reshape(-1, *x.shape[2:]), jax.vmap(one)(dense.pieces)
+    )
+    return _in_order(taken, ends, ys, 0 * dense.sign, flat, dense.origin, unravel)
+
+
+def _trimmed(steps: Steps) -> Steps:
+    if is_traced(steps.count):
+        return steps
+    n = int(steps.count)
+    return Steps(steps.ts[:n], jax.tree.map(lambda x: x[:n], steps.ys), steps.count)
 
 
 @eqx.filter_jit

@@ -3,10 +3,12 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from .._compat import is_traced
 from .._results import RESULTS
+from ._dense import Steps
 from ._event import Events, LastEvent
 
 
@@ -16,11 +18,11 @@ class Solution(eqx.Module):
     **Attributes:**
 
     - `ts`: the save times, as they were asked for.
-    - `ys`: the state at these times; each leaf is the leaf of `y0` with a leading time axis.
-      After a failure the rest is nan, never inf.
-    - `valid`: which of the saved times were reached.
-    - `ok`: whether all were. `result` says why not: `RESULTS[sol.result]` is a text, or for an
-      ensemble an array of texts.
+    - `ys`: the state at these times, or what `output=` makes of it; each leaf is the leaf of `y0` with a leading
+      time axis. After a failure, or an event that ended the solve, the rest is nan, never inf.
+    - `valid`: which of the saved times were reached; `count` is their number.
+    - `ok`: whether the solve came to its end, the last time or an event. `result` says why not:
+      `RESULTS[sol.result]` is a text, or for an ensemble an array of texts.
     - `stats`: `accepted` and `rejected` steps, `evaluations` of the vector field (-1 where an
       implicit method doesn't count them), and `reached` and `last_step`: the time reached and the
       size of the last step tried. By the default `stiff_attempts`: how many of the steps tried were stiff ones;
@@ -59,6 +61,20 @@ class Solution(eqx.Module):
         if self._dense is None:
             raise ValueError("`sol.at(t)` needs dense output: call `solve(..., dense=True)`.")
         return self._dense.at(t)
+
+    @property
+    def count(self) -> Int[Array, "*batch"]:
+        """How many of the saved times were reached."""
+        return jnp.sum(self.valid, axis=-1)
+
+    def steps(self) -> "Steps":
+        """All accepted steps: where the solver itself stood still. Needs `solve(..., dense=True)`, and one of
+        our methods."""
+        if self._dense is None or not hasattr(self._dense, "steps"):
+            raise ValueError(
+                "`sol.steps()` needs the record of our adaptive methods: call `solve(..., dense=True)`."
+            )
+        return self._dense.steps()
 
     def __repr__(self) -> str:
         if is_traced(self.ok) or self.ok.ndim > 0:

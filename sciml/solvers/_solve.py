@@ -1,6 +1,7 @@
 """The front function `solve`."""
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -39,6 +40,7 @@ def solve(
     steps: int | None = None,
     max_steps: int = 16384,
     dense: bool = False,
+    output: Callable[[Any, Any, Any], Any] | None = None,
     events: Event | tuple[Event, ...] = (),
     doses: Doses | tuple[Doses, ...] | None = None,
     discontinuities: Numbers | None = None,
@@ -92,7 +94,9 @@ def solve(
       error control, by `lax.scan`. With `method=None` it is `Tsit5`'s formula.
     - `max_steps`: how many steps may be tried in the whole solve.
     - `dense`: keep what `sol.at(t)` needs, for at most 4096 accepted steps of our own methods
-      (in a batch, steps that any member takes): 128 segments of up to 32; a change of method begins a new one.
+      (in a batch, steps that any member takes): 128 segments of up to 32; a change of method begins a new one. With
+      inputs, doses and events each piece between them has so many. `sol.steps()` needs it, too.
+    - `output`: `output(t, y, args)`, any pytree of numbers, is saved in place of the state.
     - `events`: one [`Event`][sciml.solvers.Event] or a tuple of them. `sol.event` is the last that happened,
       `sol.events` are all; rows behind one that ends the solve are nan and not `valid`.
     - `doses`: a table, [`Doses`][sciml.solvers.Doses], or a tuple of them. (An input u(t) known at some times is an
@@ -149,7 +153,7 @@ def solve(
     derivatives = "forward" if eager else "any"
 
     core = _compiled if eager or _is_compiled_alone(fn, y0, args) else solve_core
-    options = (rtol, atol, steps, budget, dense, derivatives, adjoint, stops)
+    options = (rtol, atol, steps, budget, dense, derivatives, adjoint, stops, output)
     sol = core(fn, y0, ts, args, chosen, *options)
     if not eager:
         # Inside `shard_map` nothing can be raised; the rows of a failed solve are nan.
