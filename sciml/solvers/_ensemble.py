@@ -1,5 +1,6 @@
 """Many members of one differential equation at once, also spread over devices."""
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -10,14 +11,17 @@ import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
 from .._compat import is_eager, is_interpreted, is_traced
-from .._custom_types import VectorField
+from .._custom_types import Numbers, VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from .._jit import flat_jit
 from .._results import RESULTS
 from ._checks import check_method, check_times
 from ._core import solve_core
+from ._doses import Doses
+from ._event import Event
 from ._method import AbstractMethod
 from ._solution import Solution
+from ._stops import as_stops
 
 
 def solve_ensemble(
@@ -33,6 +37,12 @@ def solve_ensemble(
     atol: ArrayLike | None = None,
     steps: int | None = None,
     max_steps: int = 16384,
+    output: Callable[[Any, Any, Any], Any] | None = None,
+    events: Event | tuple[Event, ...] = (),
+    doses: Doses | tuple[Doses, ...] | None = None,
+    discontinuities: Numbers | None = None,
+    side: str = "before",
+    max_events: int = 100,
     throw: bool = True,
 ) -> Solution:
     """Solves one differential equation for many initial states, times or parameters.
@@ -55,7 +65,9 @@ def solve_ensemble(
 
     **Arguments:**
 
-    - `fn`, `method`, `rtol`, `atol`, `steps`, `max_steps`: as in `solve`.
+    - `fn`, `method`, `rtol`, `atol`, `steps`, `max_steps`, `output`: as in `solve`.
+    - `events`, `doses`, `discontinuities`, `side`, `max_events`: as in `solve`, the same for all members. Where
+      each has its own doses, take `jax.vmap` of `solve`. An `Input` in `args` may have a member axis.
     - `y0`, `ts`, `args`: as in `solve`, those named by `in_axes` with a member axis.
     - `in_axes`: the member axes of `(y0, ts, args)`, as in `jax.vmap`.
     - `mesh`: a `jax.sharding.Mesh`; the members are spread over all its devices, each of which
@@ -80,7 +92,8 @@ def solve_ensemble(
     ts = _check_times(ts, in_axes[1])
     eager = is_eager()
     derivatives = "forward" if eager else "any"
-    fn_arrays, fn_static = eqx.partition(fn, eqx.is_array)
+    stops = as_stops(events, doses, discontinuities, side, max_events, ts if ts.ndim == 1 else None)
+    fn_arrays, fn_static = eqx.partition((fn, stops, output), eqx.is_array)
     args_arrays, args_static = eqx.partition(args, eqx.is_array)
 
     static = (fn_static, args_static, in_axes, members, chosen, steps, max_steps, derivatives)
@@ -103,11 +116,11 @@ def _ensemble(fn_arrays, operands, tols, mesh, static) -> Solution:
     fn_static, args_static, in_axes, members, method, steps, max_steps, derivatives = static
 
     def one(fn_arrays, tols, y0, ts, args):
-        fn, args = eqx.combine(fn_arrays, fn_static), eqx.combine(args, args_static)
+        fn, stops, output = eqx.combine(fn_arrays, fn_static)
+        args = eqx.combine(args, args_static)
         rtol, atol = tols
-        return solve_core(
-            fn, y0, ts, args, method, rtol, atol, steps, max_steps, False, derivatives
-        )
+        options = (rtol, atol, steps, max_steps, False, derivatives, None)
+        return solve_core(fn, y0, ts, args, method, *options, stops, output)
 
     batched = jax.vmap(one, in_axes=(None, None, *in_axes))
     if mesh is None:

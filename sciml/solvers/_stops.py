@@ -38,7 +38,7 @@ def as_stops(
     discontinuities: Numbers | None,
     side: str,
     max_events: int,
-    ts: Array,
+    ts: Array | None,
 ) -> Stops:
     """**Raises:**
 
@@ -58,7 +58,7 @@ def as_stops(
             raise ValueError(
                 f"`discontinuities` must be a vector of times, but has shape {discontinuities.shape}."
             )
-    if not is_traced(ts):
+    if ts is not None and not is_traced(ts):
         start, end = np.asarray(ts)[[0, -1]]
         if tables and end < start:
             raise ValueError(f"Doses can't be given backwards in time, from {start:g} to {end:g}.")
