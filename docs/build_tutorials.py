@@ -31,7 +31,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "tutorials"
-TUTORIALS = ("hare_lynx", "neural_ode", "ude")
+TUTORIALS = (
+    "hare_lynx", "neural_ode", "ude", "bouncing_ball", "theophylline", "driven_oscillator",
+)  # fmt: skip
 
 _CELL = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
 

@@ -47,6 +47,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "More events happened than `max_events` allows. Allow more, or let one end the solve: a ball that bounces "
         "ever lower does so infinitely often in a finite time."
     )
+    impossible_stops = (
+        "The knots of an input do not increase or are not finite, or a dose can't be given: it lies before the start, "
+        "its duration is not positive, or time runs backwards."
+    )
     unordered_times = "The save times do not increase or decrease throughout, or are not finite."
     implicit_failed = (
         "The nonlinear equations of an implicit step could not be solved. Loosen the "

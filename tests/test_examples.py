@@ -90,3 +90,32 @@ def test_the_readme_shows_the_first_fit():
 def test_examples_explain_themselves(name):
     tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
     assert (ast.get_docstring(tree) or "").startswith("# ")
+
+
+def test_theophylline(tmp_path):
+    """The sum of squares and estimates that R finds for subject 1 (fits of the data set)."""
+    out = run("theophylline.py", tmp_path)
+    assert "RSS 4.28601" in out
+    values = {name: float(re.search(rf"^  {name} +(\S+)", out, re.M)[1]) for name in RATES}
+    assert abs(values["elimination"] / 0.053955 - 1) < 1e-3
+    assert abs(values["absorption"] / 1.77741 - 1) < 1e-3
+    trough, peak = numbers(out.split("trough")[1])
+    assert 20 < trough < 22 < 28 < peak < 30
+
+
+RATES = ("absorption", "elimination", "clearance")
+
+
+def test_bouncing_ball(tmp_path):
+    out = run("bouncing_ball.py", tmp_path)
+    assert "4 bounces, at [1.4278 3.7124 5.54   7.0021]" in out
+    assert "-0.64482357" in out and "22.02142311" in out
+    gravity, _, restitution = numbers(out.split("gravity")[-1])
+    assert abs(gravity - 9.81) < 0.02 and abs(restitution - 0.8) < 1e-3
+
+
+def test_driven_oscillator(tmp_path):
+    out = run("driven_oscillator.py", tmp_path)
+    assert "Fit of Oscillator   converged" in out
+    stiffness = float(re.search(r"^  stiffness +(\S+)", out, re.M)[1])
+    assert abs(stiffness - 2) < 0.06

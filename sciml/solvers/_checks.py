@@ -89,7 +89,8 @@ def check_tolerances(rtol, atol, size: int):
 
 def check_field(fn, t0, y0, args):
     """The vector field must give back what the state is made of."""
-    got = eqx.filter_eval_shape(fn, t0, y0, args)
+    arrays = lambda t, y, args: jax.tree.map(jnp.asarray, fn(t, y, args))
+    got = eqx.filter_eval_shape(arrays, t0, y0, args)
     want_tree, got_tree = jax.tree.structure(y0), jax.tree.structure(got)
     if want_tree != got_tree:
         hint = " For a vector write `y0=jnp.array([…])`." if isinstance(y0, list) else ""

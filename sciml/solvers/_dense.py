@@ -55,11 +55,13 @@ class PiecewiseDense(eqx.Module):
 
     - `pieces`: stacked along a first axis, in the order in which they were solved. Those with a span of zero
       are passed over.
+    - `final`: the flat state after everything, a dose or an event at the very end included.
     """
 
     method: Any
     pieces: Any
     y0: Any
+    final: Array
     origin: Array
     sign: Array
     after: bool = eqx.field(static=True)
@@ -105,9 +107,9 @@ def _evaluate(dense: Dense, s):
 @eqx.filter_jit
 def _evaluate_pieces(dense: PiecewiseDense, e):
     pieces, sign = dense.pieces, dense.sign
-    _, unravel = ravel(dense.y0, sign.dtype)
+    initial, unravel = ravel(dense.y0, sign.dtype)
     begins = sign * pieces.begin
-    last = jnp.max(jnp.where(pieces.span != 0, begins + sign * pieces.span * pieces.reached, 0))
+    last = jnp.max(jnp.where(pieces.span != 0, sign * pieces.end, 0))
 
     def one(e):
         u = sign * e
@@ -121,6 +123,7 @@ def _evaluate_pieces(dense: PiecewiseDense, e):
         inside, _ = _within(u / jnp.where(last > 0, last, 1), jnp.ones_like(u))
         s = jnp.where(s > piece.reached, piece.reached, s)
         y = _in_record(dense.method, piece.field, piece.record, piece.reached)(s)
+        y = jnp.where(u >= last, dense.final, y) if dense.after else jnp.where(u <= 0, initial, y)
         return unravel(jnp.where(inside, y, jnp.nan))
 
     return _over(one, e)
@@ -209,8 +212,10 @@ def _steps_of_pieces(dense: PiecewiseDense) -> Steps:
         # Where a piece begins as well: a dose or an event may have moved the state.
         moved = (piece.begin != 0) | jnp.any(start != flat)
         taken = jnp.concatenate([moved[None], taken]) & (piece.span != 0)
-        ends = jnp.concatenate([0 * ends[:1], ends])
-        return taken, piece.begin + ends * piece.span, jnp.concatenate([start[None], ys])
+        ends = piece.begin + jnp.concatenate([0 * ends[:1], ends]) * piece.span
+        # The last step of a piece may lead past its event by a rounding error of the step.
+        ends = jnp.where(dense.sign * (ends - piece.end) > 0, piece.end, ends)
+        return taken, ends, jnp.concatenate([start[None], ys])
 
     taken, ends, ys = jax.tree.map(
         lambda x: x.reshape(-1, *x.shape[2:]), jax.vmap(one)(dense.pieces)

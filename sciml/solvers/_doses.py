@@ -66,6 +66,8 @@ class Doses(eqx.Module):
             raise ValueError(
                 f"`times` must be a vector, one for each dose, but has shape {times.shape}."
             )
+        if jnp.iscomplexobj(times):
+            raise ValueError("`times` must be real numbers, but are complex.")
         self.times = times
         self.amounts = self._column("amounts", amounts)
         self.duration = None if duration is None else self._column("duration", duration)
@@ -74,9 +76,10 @@ class Doses(eqx.Module):
                 k = int(np.flatnonzero(~np.isfinite(value))[0])
                 raise ValueError(f"`{name}` must be finite, but {name}[{k}] is {value[k]}.")
         if self.duration is not None and not is_traced(self.duration):
-            for k in np.flatnonzero(~(np.asarray(self.duration) > 0)):
+            length = np.asarray(self.duration)
+            for k in np.flatnonzero(~((length > 0) & np.isfinite(length))):
                 raise ValueError(
-                    f"`duration` must be positive, but that of dose {k} is {self.duration[k]:g}. A bolus "
+                    f"`duration` must be positive and finite, but that of dose {k} is {self.duration[k]:g}. A bolus "
                     "has none: put it into a table of its own."
                 )
         if not callable(where):
@@ -107,6 +110,8 @@ class Doses(eqx.Module):
 
     def _column(self, name: str, value: Numbers) -> Array:
         value = as_floating(value)
+        if jnp.iscomplexobj(value):
+            raise ValueError(f"`{name}` must be real numbers, but are complex.")
         if value.shape not in ((), (1,), self.times.shape):
             raise ValueError(
                 f"`{name}` needs one value for all or one for each of the {self.times.shape[0]} doses, but "
@@ -114,22 +119,38 @@ class Doses(eqx.Module):
             )
         return jnp.broadcast_to(value, self.times.shape).astype(self.times.dtype)
 
+    def _picked(self, numbers: PyTree) -> float:
+        try:
+            picked = jnp.asarray(self.into(jax.tree.map(jnp.real, numbers)))
+        except Exception as e:
+            raise ValueError(
+                f"`into` of a table of doses could not pick a number out of the state: {e}"
+            ) from e
+        if picked.shape != ():
+            raise ValueError(
+                f"`into` must pick one number out of the state, but picked something of shape {picked.shape}."
+            )
+        return float(picked)
+
     def columns(self, y0: PyTree, unravel: Callable[[Array], PyTree], size: int) -> np.ndarray:
         """Into which real number of the flat state each dose goes."""
         if callable(self.into):
+            dtype = jax.tree.leaves(y0)[0].real.dtype
             with jax.ensure_compile_time_eval():
-                numbers = jnp.arange(1, size + 1).astype(jax.tree.leaves(y0)[0].real.dtype)
-                picked: Any = self.into(jax.tree.map(jnp.real, unravel(numbers)))
-                if jnp.shape(picked) != ():
-                    raise ValueError(
-                        "`into` must pick one number out of the state, but picked something of shape "
-                        f"{jnp.shape(picked)}."
-                    )
-                return np.full(self.times.shape, int(picked) - 1)
+                first = jnp.arange(1, size + 1).astype(dtype)
+                # Numbers that tell their place, in two ways: what is not one of them is noticed.
+                picked = [self._picked(unravel(x)) for x in (first, 3 * first + 7)]
+            index = int(picked[0]) - 1
+            if not 0 <= index < size or picked[0] != index + 1 or picked[1] != 3 * picked[0] + 7:
+                raise ValueError(
+                    "`into` must pick one number out of the state as it is, such as `lambda y: y[1]`, but made "
+                    f"{picked[0]:g} of numbers from 1 to {size}."
+                )
+            return np.full(self.times.shape, index)
         leaves = jax.tree.leaves(y0)
-        if len(leaves) != 1 or leaves[0].ndim > 1:
+        if len(leaves) != 1 or leaves[0].ndim > 1 or jnp.iscomplexobj(leaves[0]):
             raise ValueError(
-                "`into` is an index, but the state is not one vector. Pass a function that picks the number, "
+                "`into` is an index, but the state is not one real vector. Pass a function that picks the number, "
                 'such as `into=lambda y: y["gut"]`.'
             )
         index = np.asarray(self.into, int)

@@ -1,6 +1,5 @@
 """Events: what happens when a function of the state crosses zero."""
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,8 +13,9 @@ class Event(eqx.Module):
     crosses zero. Without `apply` it ends the solve.
 
     Time and state at the event have derivatives in every mode. Functions are looked at eight times in a
-    step: two crossings closer than that may be missed (pass more save times with `steps=`, or tighter
-    tolerances). A function that is zero at the start counts when it comes back to zero.
+    step: two crossings closer than that may be missed (tighten the tolerances). A dose or an `apply` that leads
+    across zero is a crossing. A function that is zero at the start counts when it comes back to zero. With
+    `steps=` functions are looked at at the ends of steps, and one event happens in each; others wait for the next.
 
     ```python
     import jax.numpy as jnp
@@ -30,7 +30,7 @@ class Event(eqx.Module):
     **Arguments:**
 
     - `fn`: `fn(t, y, args)`, a real number. Or a truth value: then the event is when it becomes true; its
-      time is found as well, but has no derivative.
+      time is found as well, but has no derivative, and neither has a solve with such an event.
     - `direction`: `-1` for crossings from above, `1` for those from below, `0` for both.
     - `apply`: `apply(t, y, args) -> y`, the state with which the solve goes on.
     - `terminate`: whether the solve ends (after `apply`, if there is one); by default if there is no
@@ -41,14 +41,16 @@ class Event(eqx.Module):
     `ValueError` for another `direction`.
     """
 
-    fn: Callable[[Any, Any, Any], Any]
+    fn: Any
     direction: int = eqx.field(static=True, default=0)
-    apply: Callable[[Any, Any, Any], Any] | None = None
+    apply: Any = None
     terminate: bool | None = eqx.field(static=True, default=None)
 
     def __check_init__(self):
-        if self.direction not in (-1, 0, 1):
+        if not isinstance(self.direction, int) or self.direction not in (-1, 0, 1):
             raise ValueError(f"`direction` must be -1, 0 or 1, but is {self.direction!r}.")
+        if self.terminate not in (None, True, False):
+            raise ValueError(f"`terminate` must be true, false or None, but is {self.terminate!r}.")
         for name in ("fn", "apply"):
             value = getattr(self, name)
             if not callable(value) and not (name == "apply" and value is None):
@@ -64,7 +66,8 @@ class Events(eqx.Module):
 
     **Attributes:**
 
-    - `t`: their times, shape `(max_events,)`; nan behind the last one.
+    - `t`: their times; nan behind the last one. There is room for `max_events` and one more, or for one if all
+      events end the solve.
     - `y`: the state at each, before `apply`; its leaves have a leading axis.
     - `index`: which of the `events=` it was; -1 behind the last one.
     - `count`: how many happened.
@@ -121,12 +124,26 @@ def check_events(events: tuple[Event, ...], t0: Array, y0: PyTree, args: PyTree)
             )
         if event.apply is None:
             continue
-        got = eqx.filter_eval_shape(event.apply, t0, y0, args)
-        shapes = lambda tree: [jnp.shape(x) for x in jax.tree.leaves(tree)]
-        if jax.tree.structure(got) != jax.tree.structure(y0) or shapes(got) != shapes(y0):
+        try:
+            got = eqx.filter_eval_shape(event.apply, t0, y0, args)
+        except TypeError as e:
+            raise TypeError(
+                f"`apply` of event {k} could not be called as `apply(t, y, args)`: {e}"
+            ) from e
+        kinds = lambda tree: [(jnp.shape(x), jnp.iscomplexobj(x)) for x in jax.tree.leaves(tree)]
+        if jax.tree.structure(got) != jax.tree.structure(y0) or kinds(got) != kinds(y0):
             raise ValueError(
                 f"`apply` of event {k} must return a state shaped as `y0`, but gave {got}."
             )
+
+
+def directions_of(
+    events: tuple[Event, ...], t0: Array, y0: PyTree, args: PyTree
+) -> tuple[int, ...]:
+    """The crossings that count; of a truth value those at which it becomes true."""
+    kinds = [eqx.filter_eval_shape(event.fn, t0, y0, args) for event in events]
+    becomes = lambda event, kind: 1 if is_boolean(kind) else event.direction
+    return tuple(becomes(event, kind) for event, kind in zip(events, kinds, strict=True))
 
 
 def value_of(event: Event, t: Array, y: PyTree, args: PyTree) -> Array:

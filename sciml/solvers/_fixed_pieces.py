@@ -17,11 +17,11 @@ from .._compat import unvmap_any, varying_like
 from ._event import Event
 from ._field import flatten_field, ravel
 from ._input import bound
-from ._loop import NONFINITE_FIELD, NONFINITE_START, RUNNING, take
+from ._loop import NONFINITE_FIELD, NONFINITE_START, RUNNING, take, TOO_MANY_EVENTS
 from ._method import AbstractOneStepMethod
 from ._pieces import before_first, happen, March, noted, watch, within
 from ._timeline import Timeline
-from ._watch import signs_at_start
+from ._watch import ARRIVED, signs_at_start
 
 
 _BISECTIONS = 50
@@ -35,6 +35,7 @@ def march_fixed(
     elapsed: Array,
     line: Timeline,
     events: tuple[Event, ...],
+    directions: tuple[int, ...],
     max_events: int,
     method: AbstractOneStepMethod,
     steps: int,
@@ -80,7 +81,7 @@ def march_fixed(
             span,
             None,
             watch(events_here),
-            directions=tuple(event.direction for event in events),
+            directions=directions,
         )
         h = varying_like(jnp.ones((), dtype) / steps, y)
         advance = jax.checkpoint(functools.partial(method.advance, field), prevent_cse=False)
@@ -96,14 +97,17 @@ def march_fixed(
             else:
                 after, ends = eqx.tree_at(lambda c: c.y, c, y), jnp.array(False)
             good = jnp.all(jnp.isfinite(after.y))
+            too_many = (after.happened > max_events) & ~ends
             add = lambda x: x + jnp.where(c.live & good & (span != 0), 1, 0).astype(x.dtype)
             reached = jnp.where(ends, after.e, low + (s + h) * span)
             after = eqx.tree_at(
                 lambda c: (c.live, c.status, c.accepted, c.attempted, c.reached, c.last_step),
                 after,
                 (
-                    c.live & good & ~ends,
-                    jnp.where(good, c.status, NONFINITE_FIELD).astype(c.status.dtype),
+                    c.live & good & ~ends & ~too_many,
+                    jnp.where(
+                        too_many, TOO_MANY_EVENTS, jnp.where(good, c.status, NONFINITE_FIELD)
+                    ).astype(c.status.dtype),
                     add(c.accepted),
                     add(c.attempted),
                     jax.lax.stop_gradient(jnp.where(good, reached, c.reached)),
@@ -141,7 +145,8 @@ def _with_events(field, advance, t0, args, events, unravel, c: March, s, h, y1):
     still = jax.lax.stop_gradient
     arrays, static = eqx.partition(field, eqx.is_array)
     field_, y, s_, h_ = eqx.combine(still(arrays), static), *still((c.y, s, h))
-    signs = signs_at_start(field_, s_, y, field_(s_, y), c.signs, c.fired)
+    signs, jumped = signs_at_start(field_, s_, y, field_(s_, y), c.signs, was_fired, h_)
+    jumped = c.live & jumped
     directions = jnp.asarray(field.traced.directions, h.dtype)
     end = jnp.sign(field_.watch(s_ + h_, still(y1)))
     crosses = c.live & ((signs * end < 0) | ((end == 0) & (signs != 0))) & (directions * signs <= 0)
@@ -156,19 +161,22 @@ def _with_events(field, advance, t0, args, events, unravel, c: March, s, h, y1):
         before = jnp.sign(jnp.diagonal(jax.vmap(value)(middle))) == signs
         return k + 1, jnp.where(before, middle, low), jnp.where(before, high, middle)
 
-    any_ = jnp.any(crosses)
+    any_ = jnp.any(crosses | jumped)
     zero = jnp.zeros_like(c.piece)
     low = jnp.zeros_like(signs)
     going = lambda carry: unvmap_any(any_) & (carry[0] < _BISECTIONS)
     _, _, high = jax.lax.while_loop(going, halve, (zero, low, jnp.ones_like(low)))
-    thetas = jnp.where(crosses, high, 2.0)
+    thetas = jnp.where(jumped, 0.0, jnp.where(crosses, high, 2.0))
     which = jnp.argmin(thetas)
+    limit = 4 * ARRIVED * jnp.abs(h_ * field_.span)
 
     def divided(_):
         theta = jnp.where(any_, thetas[which], 1).astype(h.dtype)
         at = advance(s, c.y, theta * h)
         e = c.e + theta * h * field.span
-        e, at, new, ends = happen(field, t0, args, events, None, unravel, any_, which, e, at, at)
+        e, at, new, ends = happen(
+            field, t0, args, events, None, unravel, any_, which, e, at, at, limit
+        )
         rest = (s + h) - (e - c.e + s * field.span) / jnp.where(field.span == 0, 1, field.span)
         following = advance(s + h - rest, new, jnp.where(ends, 0, rest))
         fields = noted(c, any_, t0 + e, at, which)
@@ -181,6 +189,9 @@ def _with_events(field, advance, t0, args, events, unravel, c: March, s, h, y1):
 
     y, e, ends, fields, fired = jax.lax.cond(any_, divided, plain, None)
     values = jnp.sign(field_.watch(s_ + h_, still(y)))
+    # Others that were due in this step follow at the beginning of the next one.
+    waiting = jnp.arange(signs.shape[0]) != jnp.where(any_, which, -1)
+    values = jnp.where(waiting & jumped, c.signs, jnp.where(waiting & crosses, signs, values))
     names = ("y", "e", "signs", "fired", *fields)
     new = (y, e, jnp.where(values == 0, signs, values), fired, *fields.values())
     return eqx.tree_at(lambda c: tuple(getattr(c, name) for name in names), c, new), ends

@@ -9,9 +9,10 @@ from jaxtyping import Array
 from . import _loop
 from ._checks import check_tolerances
 from ._dense import PiecewiseDense
-from ._event import Events
+from ._event import directions_of, Events
 from ._field import ravel
 from ._fixed_pieces import march_fixed
+from ._input import bound
 from ._loop import Tolerances
 from ._pieces import march, poisoned
 from ._solution import Solution
@@ -44,15 +45,17 @@ def solve_in_pieces(
     columns = [table.columns(y0, unravel, n) for table in stops.doses]
     line = timeline(ts, inputs, stops.doses, stops.discontinuities, stops.side, columns, n, dtype)
     ordered = jnp.all(jnp.sign(elapsed[-1]) * jnp.diff(elapsed) >= 0)
-    operands = (fn, y0, args, t0, elapsed, line, stops.events, stops.max_events)
+    told = bound((stops.events, args), [jnp.zeros((), jnp.result_type(int)) for _ in inputs])
+    directions = directions_of(told[0], t0, y0, told[1])
+    operands = (fn, y0, args, t0, elapsed, line, stops.events, directions, stops.max_events)
     if steps is None:
         end, pieces = march(*operands, method, jac, tol, derivatives, dense)
     else:
         end, pieces = march_fixed(*operands, method, steps, stops.side), None
-    status = jnp.where(end.live, _loop.TOO_MANY_EVENTS, end.status)
+    status = jnp.where(line.sound, end.status, _loop.UNSOUND)
     status = jnp.where(ordered, status, _loop.UNORDERED_TIMES)
     ok = status == _loop.RUNNING
-    valid = end.valid & ordered
+    valid = end.valid & ordered & line.sound
     ys = jnp.where(valid[:, None], poisoned(end.ys, ok), jnp.nan)
     stats = {
         "accepted": end.accepted,
@@ -87,6 +90,6 @@ def solve_in_pieces(
         _dense=None
         if pieces is None
         else PiecewiseDense(
-            method, pieces, y0, ts[0], jnp.sign(elapsed[-1]), stops.side == "after"
+            method, pieces, y0, end.y, ts[0], jnp.sign(elapsed[-1]), stops.side == "after"
         ),
     )

@@ -85,8 +85,8 @@ class Input(eqx.Module):
         """The value at one time, shape `values.shape[1:]`. At a jump it is that of the right side."""
         if self._interval is None and _in_a_field.get():
             raise ValueError(
-                "The vector field uses an `Input` from around it, from a closure or a global: `solve` can't "
-                "step onto its knots. Pass it in `args`, or make it a field of the module."
+                "`solve` met an `Input` that is used from around a function, from a closure or a global, so that "
+                "it can't step onto the knots. Pass it in `args`, or make it a field of the module."
             )
         t = jnp.asarray(t).astype(self.times.dtype)
         k = self._interval
@@ -100,7 +100,7 @@ class Input(eqx.Module):
         t0, t1, u0, u1 = self.times[i], self.times[j], self.values[i], self.values[j]
         width = jnp.where(t1 > t0, t1 - t0, 1)
         x = jnp.where(t1 > t0, (t - t0) / width, 0)  # 0 outside, where i and j are the same knot
-        x = x.astype(self.values.real.dtype)
+        x = x.astype(self.values.dtype)
         if self.kind == "linear":
             return u0 + x * (u1 - u0)
         assert self.slopes is not None
@@ -119,8 +119,14 @@ class Input(eqx.Module):
 
 def inputs_of(tree: Any) -> list[Input]:
     """All inputs in a pytree."""
-    leaves = jax.tree.leaves(tree, is_leaf=_is_input)
-    return [x for x in leaves if _is_input(x)]
+    found = [x for x in jax.tree.leaves(tree, is_leaf=_is_input) if _is_input(x)]
+    for u in found:
+        if jnp.ndim(u.times) != 1:
+            raise ValueError(
+                f"The knots of an `Input` have shape {jnp.shape(u.times)}: inputs that were stacked by "
+                "`jax.vmap` belong into a solve under `jax.vmap`. For several channels give `values` more axes."
+            )
+    return found
 
 
 def bound(tree: Any, intervals: list[Array]) -> Any:
@@ -152,6 +158,8 @@ def _is_input(x) -> bool:
 def _check(times, values, kind, slopes):
     if kind not in KINDS:
         raise ValueError(f"`kind` must be one of {', '.join(KINDS)}, but is {kind!r}.")
+    if jnp.iscomplexobj(times):
+        raise ValueError("`times` must be real numbers, but are complex.")
     if times.ndim != 1 or times.shape[0] < 1:
         raise ValueError(f"`times` must be a vector of knots, but has shape {times.shape}.")
     if values.ndim < 1 or values.shape[0] != times.shape[0]:
@@ -175,6 +183,15 @@ def _check(times, values, kind, slopes):
                 f"The knots must increase, but times[{i}] = {times[i]:g} is followed by "
                 f"times[{i + 1}] = {times[i + 1]:g}."
             )
+    for name, x in (("values", values), ("slopes", slopes)):
+        if x is None or is_traced(x):
+            continue
+        bad = np.isinf(x) if name == "values" else ~np.isfinite(x)
+        if bad.any():
+            where = np.argwhere(bad)[0].tolist()
+            raise ValueError(
+                f"`{name}` must be finite, but {name}{where} is {np.asarray(x)[tuple(where)]}."
+            )
     if not is_traced(values):
         flat = np.asarray(values).reshape(values.shape[0], -1)
         empty = np.flatnonzero(np.isnan(flat).all(axis=0))
@@ -197,36 +214,70 @@ def _filled(times, values, kind):
         i, j = jnp.clip(i, 0, n - 1), jnp.clip(j, 0, n - 1)
         width = times[j] - times[i]
         x = jnp.where(width > 0, (times - times[i]) / jnp.where(width > 0, width, 1), 0)
-        return safe[i] + x.astype(v.real.dtype) * (safe[j] - safe[i])
+        filled = safe[i] + x.astype(v.dtype) * (safe[j] - safe[i])
+        return jnp.where(jnp.any(known), filled, jnp.nan)
 
     flat = values.reshape(n, -1)
     return jax.vmap(column, in_axes=1, out_axes=1)(flat).reshape(values.shape)
 
 
 def _secants(times, values):
-    width = jnp.diff(times).reshape(-1, *(1,) * (values.ndim - 1))
-    width = jnp.where(width > 0, width, 1).astype(values.real.dtype)
-    return width, jnp.diff(values, axis=0) / width
+    """Widths of the intervals, and slopes across them; 0 across a jump."""
+    width = jnp.diff(times).reshape(-1, *(1,) * (values.ndim - 1)).astype(values.real.dtype)
+    safe = jnp.where(width > 0, width, 1)
+    return width, jnp.where(width > 0, jnp.diff(values, axis=0) / safe, 0)
+
+
+def _by_knot(times, values, inner, end):
+    """Slopes at the knots: `inner(h0, h1, d0, d1)` from the intervals on both sides, `end(h0, h1, d0, d1)` from
+    the two nearest on one side, beside a jump as well."""
+    width, secant = _secants(times, values)
+    n = times.shape[0]
+    # Interval k lies between the knots k and k + 1; those outside and jumps have no width.
+    pad = lambda x: jnp.concatenate(
+        [jnp.zeros_like(x[:1]), jnp.zeros_like(x[:1]), x, x[:1] * 0, x[:1] * 0]
+    )
+    h, d = pad(width), pad(secant)
+    at = lambda x, shift: x[2 + shift : 2 + shift + n]
+    far, left, right, beyond = [(at(h, k), at(d, k)) for k in (-2, -1, 0, 1)]
+    one = lambda x: jnp.where(x > 0, x, 1)
+
+    def one_sided(near, next_):
+        curve = end(one(near[0]), one(next_[0]), near[1], next_[1])
+        return jnp.where(next_[0] > 0, curve, near[1])
+
+    both = inner(one(left[0]), one(right[0]), left[1], right[1])
+    has_left, has_right = left[0] > 0, right[0] > 0
+    return jnp.where(
+        has_left & has_right,
+        both,
+        jnp.where(has_right, one_sided(right, beyond), one_sided(left, far)),
+    )
 
 
 def _finite_differences(times, values):
     if times.shape[0] == 1:
         return jnp.zeros_like(values)
-    width, secant = _secants(times, values)
-    inner = (width[1:] * secant[:-1] + width[:-1] * secant[1:]) / (width[1:] + width[:-1])
-    return jnp.concatenate([secant[:1], inner, secant[-1:]])
+    if jnp.iscomplexobj(values):
+        parts = (_finite_differences(times, part) for part in (values.real, values.imag))
+        return jax.lax.complex(*parts)
+    inner = lambda h0, h1, d0, d1: (h1 * d0 + h0 * d1) / (h0 + h1)
+    return _by_knot(times, values, inner, lambda h0, h1, d0, d1: d0)
 
 
 def _monotone(times, values):
     """Slopes of PCHIP: a weighted harmonic mean of the secants, zero at extrema (Fritsch and Butland, *A
     method for constructing local monotone piecewise cubic interpolants*, 1984); one-sided at the ends."""
-    if times.shape[0] < 3:
-        return _finite_differences(times, values)
-    h, d = _secants(times, values)
-    w1, w2 = 2 * h[1:] + h[:-1], h[1:] + 2 * h[:-1]
-    same = d[:-1] * d[1:] > 0
-    left, right = jnp.where(same, d[:-1], 1), jnp.where(same, d[1:], 1)
-    inner = jnp.where(same, (w1 + w2) / (w1 / left + w2 / right), 0)
+    if times.shape[0] == 1:
+        return jnp.zeros_like(values)
+    if jnp.iscomplexobj(values):
+        return jax.lax.complex(*(_monotone(times, part) for part in (values.real, values.imag)))
+
+    def inner(h0, h1, d0, d1):
+        w0, w1 = 2 * h1 + h0, h1 + 2 * h0
+        same = d0 * d1 > 0
+        left, right = jnp.where(same, d0, 1), jnp.where(same, d1, 1)
+        return jnp.where(same, (w0 + w1) / (w0 / left + w1 / right), 0)
 
     def end(h0, h1, d0, d1):
         m = ((2 * h0 + h1) * d0 - h0 * d1) / (h0 + h1)
@@ -234,5 +285,4 @@ def _monotone(times, values):
         too_large = (jnp.sign(d0) != jnp.sign(d1)) & (jnp.abs(m) > 3 * jnp.abs(d0))
         return jnp.where(too_large, 3 * d0, m)
 
-    first, last = end(h[0], h[1], d[0], d[1]), end(h[-1], h[-2], d[-1], d[-2])
-    return jnp.concatenate([first[None], inner, last[None]])
+    return _by_knot(times, values, inner, end)

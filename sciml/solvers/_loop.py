@@ -29,7 +29,7 @@ from ._watch import crossing, has_arrived, signs_at_start, size_up_to
 
 # What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
 RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START = range(5)
-RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START, AT_EVENT, TOO_MANY_EVENTS = range(5, 10)
+RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START, AT_EVENT, TOO_MANY_EVENTS, UNSOUND = range(5, 11)
 
 SEGMENT = 32  # accepted steps between two recorded states
 SEGMENTS = 128  # recorded states at most
@@ -41,10 +41,12 @@ class Begin(eqx.Module):
     """Where a piece of a longer solve begins.
 
     - `h`: the first step is at least so large.
+    - `coarse`: of the event that ended the piece before, on the time of this one.
     - `switching`, `signs`: as the piece before left them; `fired`: the event that ended it, or -1.
     """
 
     h: Float[Array, ""]
+    coarse: Float[Array, ""]
     switching: Switching | None
     signs: Float[Array, " event"] | None
     fired: Int[Array, ""] | None
@@ -63,7 +65,8 @@ class State(eqx.Module):
     """The solve between two steps.
 
     - `h`, `h_tried`: the sizes of the next step to try and of the last one tried.
-    - `signs`: of the event functions, as last seen; `fired`: the event at which the solve stopped.
+    - `signs`: of the event functions, as last seen; `fired`: the event at which the solve stopped; `coarse`: the
+      size of the step in which it was seen first.
     """
 
     s: Float[Array, ""]
@@ -77,6 +80,7 @@ class State(eqx.Module):
     switching: Switching | None = None  # for a method that is made of two
     signs: Float[Array, " event"] | None = None
     fired: Int[Array, ""] | None = None
+    coarse: Float[Array, ""] | None = None
 
 
 def put(x: Array, i: Array | int, row: Array) -> Array:
@@ -112,6 +116,7 @@ def blank(method, field, y0: Array, tol: Tolerances) -> State:
         switching=at_start(count, zero) if len(method.parts) > 1 else None,
         signs=events if events.size else None,
         fired=count if events.size else None,
+        coarse=zero if events.size else None,
     )
 
 
@@ -164,9 +169,18 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
     if tol.begin is not None:
         h = jnp.minimum(jnp.maximum(h, tol.begin.h), 1.0)
         switching, signs, fired = tol.begin.switching, tol.begin.signs, tol.begin.fired
+    status = jnp.where(fine, RUNNING, NONFINITE_START).astype(jnp.result_type(int))
     if signs is not None:
+        assert tol.begin is not None
         assert fired is not None
-        signs = signs_at_start(field, zero, y0, slope(f0), signs, fired)
+        operands = (slope(f0), signs, fired, tol.begin.coarse)
+        now, crossed = signs_at_start(field, zero, y0, *operands)
+        # What is due at once: the first of them, and the others after it.
+        due = fine & jnp.any(crossed)
+        fired = jnp.where(due, jnp.argmax(crossed), -1).astype(count.dtype)
+        waiting = crossed & (jnp.arange(now.shape[0]) != fired)
+        signs = jnp.where(waiting, signs, now)
+        status = jnp.where(due, AT_EVENT, status)
     return State(
         s=zero,
         y=y0,
@@ -175,10 +189,11 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
         h_tried=zero,
         attempted=count,
         accepted=count,
-        status=jnp.where(fine, RUNNING, NONFINITE_START).astype(jnp.result_type(int)),
+        status=status,
         switching=switching,
         signs=signs,
-        fired=None if fired is None else jnp.full_like(fired, -1),
+        fired=fired,
+        coarse=None if signs is None else zero,
     )
 
 
@@ -234,6 +249,7 @@ def attempt(method, part: int, field, tol: Tolerances, c: State, on: Array) -> t
         switching=switching,
         signs=c.signs,
         fired=c.fired,
+        coarse=c.coarse,
     )
     if c.signs is not None:
         following = stopped_at_event(method, field, c, following, stages, h)
@@ -246,21 +262,24 @@ def stopped_at_event(method, field, before: State, after: State, stages, h) -> S
     operands = (before.s, before.y, h, stages, before.signs, stepped)
     assert before.signs is not None
     assert before.fired is not None
+    assert before.coarse is not None
+    coarse = jnp.maximum(h, before.coarse)
     hit, theta, which, signs = crossing(method, field, *operands)
-    there = hit & has_arrived(theta, h, after.s)
+    there = hit & has_arrived(theta, h, coarse, after.s)
     again = hit & ~there
     back = lambda old, new: jax.tree.map(lambda a, b: jnp.where(again, a, b), old, new)
     after = eqx.tree_at(
-        lambda c: (c.s, c.y, c.accepted, c.h, c.status, c.signs, c.fired),
+        lambda c: (c.s, c.y, c.accepted, c.h, c.status, c.signs, c.fired, c.coarse),
         after,
         (
             *back((before.s, before.y, before.accepted), (after.s, after.y, after.accepted)),
-            jnp.where(again, size_up_to(theta, h, before.s), after.h),
+            jnp.where(again, size_up_to(theta, h, coarse, before.s), after.h),
             jnp.where(there, AT_EVENT, back(before.status, after.status)).astype(
                 after.status.dtype
             ),
             jnp.where(stepped & ~again, signs, before.signs),
             jnp.where(there, which, before.fired).astype(after.status.dtype),
+            jnp.where(hit, coarse, jnp.where(stepped, 0, before.coarse)),
         ),
     )
     if after.f is not None:
@@ -315,10 +334,10 @@ class Rows(eqx.Module):
 
 
 def first_rows(state: State, saves, recorded: bool = False) -> Rows:
-    """Room for the saved rows, those at the very start filled in."""
+    """Room for the saved rows, those at the very start filled in, with the end of a piece that ends there."""
     rows = saves.shape[0] + 1
     integer = jnp.result_type(int)
-    there = jnp.sum(saves <= 0).astype(integer)
+    there = jnp.sum(saves <= 0).astype(integer) + jnp.where(state.status == AT_EVENT, 1, 0)
     like = lambda x: varying_like(x, state.h, saves)
     return Rows(
         jnp.broadcast_to(state.y, (rows, *state.y.shape)) + 0,

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._compat import varying_like
 from . import _dae, _loop
 from ._dae import consistent
+from ._declared import check_declared
 from ._event import Event, is_boolean, value_of
 from ._field import flatten_field, ravel
 from ._input import bound, in_a_field
@@ -23,13 +24,14 @@ from ._refine import refined, without_derivative
 from ._replay import solve_flat, solve_forwards
 from ._switching import at_start, Switching
 from ._timeline import Timeline
+from ._watch import ARRIVED
 
 
 # Pieces from which their records are not kept for derivatives, but made again.
 _MANY = 8
 
 
-_OF_EVENTS = ("times", "states", "which", "happened", "signs", "fired")
+_OF_EVENTS = ("times", "states", "which", "happened", "signs", "fired", "coarse")
 
 
 class March(eqx.Module):
@@ -38,7 +40,7 @@ class March(eqx.Module):
     - `e`: the time elapsed; `y`: the flat state; `piece`: the piece that comes next.
     - `live`: whether the solve goes on.
     - `ys`, `valid`: the saved rows.
-    - `h`: the size of the last piece's next step; `signs`, `fired`, `switching`: as in `Begin`.
+    - `h`: the size of the last piece's next step; `signs`, `fired`, `coarse`, `switching`: as in `Begin`.
     - `times`, `states`, `which`, `happened`: of the events.
     - `left`: what algebraic equations left over at the start of the last piece.
     """
@@ -58,6 +60,7 @@ class March(eqx.Module):
     switching: Switching | None
     signs: Float[Array, " event"] | None
     fired: Int[Array, ""] | None
+    coarse: Float[Array, ""]
     times: Float[Array, " happened"] | None
     states: Float[Array, "happened n"] | None
     which: Int[Array, " happened"] | None
@@ -66,12 +69,14 @@ class March(eqx.Module):
 
 
 class Piece(eqx.Module):
-    """What dense output needs of a piece: its field, record, begin, span, and how far it came."""
+    """What dense output needs of a piece: its field and record; its begin, span and end, of the time elapsed;
+    and how far it came, on normalised time."""
 
     field: Any
     record: Any
     begin: Float[Array, ""]
     span: Float[Array, ""]
+    end: Float[Array, ""]
     reached: Float[Array, ""]
 
 
@@ -85,7 +90,7 @@ def before_first(
     - `flat`: the initial state; `count`: of save times.
     """
     dtype, integer = flat.dtype, jnp.result_type(int)
-    room = (max_events if repeats(events) else 1) if events else 0
+    room = (max_events + 1 if repeats(events) else 1) if events else 0
     mass = method.mass
     like = lambda x: varying_like(x, flat)
     zero, none = like((jnp.zeros((), dtype), jnp.zeros((), integer)))
@@ -105,6 +110,7 @@ def before_first(
         switching=at_start(none, zero) if len(method.parts) > 1 else None,
         signs=like(jnp.zeros(len(events), dtype)) if events else None,
         fired=none - 1 if events else None,
+        coarse=zero,
         times=like(jnp.full((room,), jnp.nan, dtype)) if events else None,
         states=like(jnp.full((room, flat.shape[0]), jnp.nan, dtype)) if events else None,
         which=like(jnp.full((room,), -1, integer)) if events else None,
@@ -146,6 +152,7 @@ def march(
     elapsed: Array,
     line: Timeline,
     events: tuple[Event, ...],
+    directions: tuple[int, ...],
     max_events: int,
     method: Any,
     jac: Any,
@@ -163,7 +170,6 @@ def march(
     flat, unravel = ravel(y0, dtype)
     pieces, count = line.edges.shape[0] - 1, elapsed.shape[0]
     mass = method.mass
-    directions = tuple(event.direction for event in events)
     solve = solve_forwards if derivatives == "forward" else solve_flat
     flat = varying_like(flat, line, elapsed, t0, eqx.filter((fn, args, events), eqx.is_array))
     first = before_first(flat, count, events, max_events, method)
@@ -187,6 +193,7 @@ def march(
             directions=directions,
             is_piece=True,
         )
+        check_declared(method, field, y)
         found, left = jnp.array(True), c.left
         if mass is not None and mass.equations:
             # On a span of zero all equations vanish: it is a little longer then.
@@ -205,6 +212,7 @@ def march(
         fired = c.fired
         begin = Begin(
             h=jnp.where(empty, 1, jnp.abs(c.h / jnp.where(empty, 1, span))),
+            coarse=jnp.abs(c.coarse / jnp.where(empty, 1, span)),
             switching=c.switching,
             signs=c.signs,
             fired=fired,
@@ -234,12 +242,19 @@ def march(
         happening = {x: getattr(c, x) for x in _OF_EVENTS}
         if events:
             which = counts["fired"]
+            seen = counts["coarse"] * jax.lax.stop_gradient(jnp.abs(span))
+            coarse = jnp.where(at_event, jnp.where(counts["s"] == 0, c.coarse, seen), 0)
+            limit = 4 * ARRIVED * coarse
             e, at, y, ends = happen(
-                field, t0, args_here, events_here, mass, unravel, at_event, which, e, end, y
+                field, t0, args_here, events_here, mass, unravel, at_event, which, e, end, y, limit
             )
+            too_many = at_event & ~ends & (c.happened >= max_events)
+            status = jnp.where(too_many, _loop.TOO_MANY_EVENTS, status)
+            fine = fine & ~too_many
             happening = noted(c, at_event, t0 + e, at, which) | {
                 "signs": counts["signs"],
                 "fired": jnp.where(at_event, which, -1),
+                "coarse": coarse,
             }
         over = ends | (~at_event & (c.piece == pieces - 1))
         after = March(
@@ -259,7 +274,8 @@ def march(
             left=left,
             **happening,
         )
-        return after, Piece(field, record, low, field.span, counts["s"])
+        finish = jnp.where(fine, e, reached)
+        return after, Piece(field, record, low, field.span, finish, counts["s"])
 
     length = pieces + (max_events if repeats(events) else 0)
     if length == 1:
@@ -294,8 +310,13 @@ def within(fn, low, high, line: Timeline, piece, unravel):
     return field
 
 
-def happen(field, t0, args, events, mass, unravel, at_event, which, e, end, otherwise):
+def happen(field, t0, args, events, mass, unravel, at_event, which, e, end, otherwise, limit):
     """What an event does.
+
+    **Arguments:**
+
+    - `limit`: how far from where the solve stopped it may lie. One farther away is none of the flow: a jump has
+      led across zero, and it happens there.
 
     **Returns:**
 
@@ -309,7 +330,8 @@ def happen(field, t0, args, events, mass, unravel, at_event, which, e, end, othe
         shift, at = refined(slope, value, end, jnp.zeros_like(e))
         if any(is_boolean(event.fn(t0 + e, unravel(end), args)) for event in events):
             shift, at = without_derivative((shift, at))
-        shift, at = jnp.where(at_event, shift, 0), jnp.where(at_event, at, end)
+        near = at_event & (jnp.abs(shift) <= limit)
+        shift, at = jnp.where(near, shift, 0), jnp.where(near, at, end)
         e = e + shift
         dtype = end.dtype
 

@@ -105,6 +105,7 @@ def counts_of(state) -> dict:
         "switching": state.switching,
         "signs": state.signs,
         "fired": state.fired,
+        "coarse": state.coarse,
     }
 
 

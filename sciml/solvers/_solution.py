@@ -4,9 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._compat import is_traced
+from .._custom_types import Numbers
 from .._results import RESULTS
 from ._dense import Steps
 from ._event import Events, LastEvent
@@ -47,7 +48,7 @@ class Solution(eqx.Module):
         state `y` there, and its `index` in `events=`."""
         return None if self.events is None else self.events.last
 
-    def at(self, t: ArrayLike) -> PyTree[Any]:
+    def at(self, t: Numbers) -> PyTree[Any]:
         """Evaluates the solution between the save times. Needs `solve(..., dense=True)`.
 
         **Arguments:**
@@ -60,7 +61,7 @@ class Solution(eqx.Module):
         """
         if self._dense is None:
             raise ValueError("`sol.at(t)` needs dense output: call `solve(..., dense=True)`.")
-        return self._dense.at(t)
+        return self._dense.at(jnp.asarray(t))
 
     @property
     def count(self) -> Int[Array, "*batch"]:

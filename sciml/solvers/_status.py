@@ -16,6 +16,7 @@ _RESULTS = {
     _loop.RECORD_FULL: RESULTS.record_full,
     _loop.UNORDERED_TIMES: RESULTS.unordered_times,
     _loop.TOO_MANY_EVENTS: RESULTS.too_many_events,
+    _loop.UNSOUND: RESULTS.impossible_stops,
 }
 
 

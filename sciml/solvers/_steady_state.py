@@ -123,7 +123,7 @@ def _steady_state(fn, y0, args, times, rtol, atol, max_steps) -> SteadyState:
         u, s, _ = jnp.linalg.svd(jax.jacfwd(lambda y: rate(plain, y))(y))
         limit = 10 * y.shape[0] * jnp.finfo(y.dtype).eps * s[0]
         kept = jnp.where(s > limit, jnp.zeros_like(s), jnp.ones_like(s))
-        return (u * kept) @ u.T
+        return (u * kept[None]) @ u.T
 
     def conditions(field, y, conserved, y0):
         return rate(field, y) + conserved @ (y - y0)

@@ -48,9 +48,14 @@ def as_stops(
         raise ValueError(
             f'`side` says which state a save time at a dose shows, "before" or "after" it, but is {side!r}.'
         )
-    if not events and doses is None and discontinuities is None:
-        return NONE if side == "before" else Stops(side=side)
     max_events = integer_at_least("max_events", max_events)
+    if (
+        isinstance(events, tuple | list)
+        and not events
+        and doses is None
+        and discontinuities is None
+    ):
+        return NONE if side == "before" else Stops(side=side)
     tables = as_tables(doses)
     if discontinuities is not None:
         discontinuities = jnp.atleast_1d(as_floating(discontinuities))
@@ -58,6 +63,13 @@ def as_stops(
             raise ValueError(
                 f"`discontinuities` must be a vector of times, but has shape {discontinuities.shape}."
             )
+        if jnp.iscomplexobj(discontinuities):
+            raise ValueError("`discontinuities` must be real times, but are complex.")
+        if not is_traced(discontinuities):
+            for k in np.flatnonzero(~np.isfinite(np.asarray(discontinuities))):
+                raise ValueError(
+                    f"`discontinuities` must be finite, but discontinuities[{k}] is {discontinuities[k]}."
+                )
     if ts is not None and not is_traced(ts):
         start, end = np.asarray(ts)[[0, -1]]
         if tables and end < start:
@@ -65,7 +77,7 @@ def as_stops(
         for table in tables:
             if is_traced(table.times) or (table.duration is not None and is_traced(table.duration)):
                 continue
-            last = np.asarray(table.times) + (
+            last = np.asarray(table.times, ts.dtype) + (
                 0 if table.duration is None else np.asarray(table.duration)
             )
             for k in np.flatnonzero(last < start):

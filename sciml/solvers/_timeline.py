@@ -8,7 +8,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from ._doses import Doses
 from ._input import Input
@@ -22,6 +23,8 @@ class Timeline(eqx.Module):
       its slope during the piece; `None` for nothing.
     - `intervals`: for each input in which interval of its knots each piece lies.
     - `piece_of_row`: in which piece each save time lies.
+    - `sound`: whether knots increase, and doses can be given: not before the start, not backwards in time, over
+      a positive duration.
     """
 
     edges: Float[Array, " piece_and_one"]
@@ -29,6 +32,7 @@ class Timeline(eqx.Module):
     rates: Float[Array, "piece n"] | None
     intervals: list[Int[Array, " piece"]]
     piece_of_row: Int[Array, " time"]
+    sound: Bool[Array, ""]
 
 
 def timeline(
@@ -56,55 +60,67 @@ def timeline(
 
     stops, added = [], []  # times, and what each adds to the state
 
-    def stop(u, into=None, amounts=None):
+    def stop(u, into=None, amounts=None) -> np.ndarray:
+        """Adds stops.
+
+        **Returns:**
+
+        Their places among all.
+        """
+        first = sum(x.shape[0] for x in stops)
         stops.append(inside(u))
         rows = jnp.zeros((u.shape[0], n), dtype)
         if amounts is not None:
             amounts = jnp.where((u >= 0) & (u <= end), amounts.astype(dtype), 0)
             rows = rows.at[jnp.arange(u.shape[0]), jnp.asarray(into)].set(amounts)
         added.append(rows)
+        return np.arange(first, first + u.shape[0])
 
+    sound = jnp.array(True)
+    knots = []
     for u in inputs:
-        stop(since(u.times))
+        sound = sound & jnp.all(jnp.diff(u.times) >= 0) & jnp.all(jnp.isfinite(u.times))
+        knots.append(stop(since(u.times)))
     if discontinuities is not None:
         stop(since(discontinuities))
     infusions = []
     for table, into in zip(tables, columns, strict=True):
         begin = since(table.times)
+        last = begin if table.duration is None else begin + table.duration.astype(dtype)
+        sound = sound & (sign > 0) & jnp.all(last >= 0)
         if table.duration is None:
             stop(begin, into, table.amounts)
             continue
-        finish = begin + table.duration.astype(dtype)
-        stop(begin)
-        stop(finish)
+        sound = sound & jnp.all(table.duration > 0)
         rate = (table.amounts / table.duration).astype(dtype)
-        infusions.append(
-            (inside(begin), inside(finish), rate[:, None] * jnp.eye(n, dtype=dtype)[into])
-        )
+        each = rate[:, None] * jnp.eye(n, dtype=dtype)[into]
+        infusions.append((stop(begin), stop(last), each))
 
-    times, jumps = (
-        jnp.concatenate([elapsed[:0], *stops]),
-        jnp.concatenate([jnp.zeros((0, n), dtype), *added]),
-    )
-    order = jnp.argsort(jax.lax.stop_gradient(times))
+    times = jnp.concatenate([elapsed[:0], *stops])
+    jumps = jnp.concatenate([jnp.zeros((0, n), dtype), *added])
+    order = jnp.argsort(jax.lax.stop_gradient(times), stable=True)
     times, jumps = times[order], jumps[order]
     edges = jnp.concatenate([0 * end[None], times, end[None]])
-    begins, ends = edges[:-1], edges[1:]
+    # By rank, not by time: of stops at the same time each has its own side, so that each has its derivative.
+    rank, piece = jnp.argsort(order), jnp.arange(times.shape[0] + 1)
+    passed = lambda places: rank[places][None] < piece[:, None]
     rates = None
-    for first, last, rate in infusions:
-        active = (first[None] <= begins[:, None]) & (last[None] >= ends[:, None])
-        more = active.astype(dtype) @ rate
+    for first, final, rate in infusions:
+        more = (passed(first) & ~passed(final)).astype(dtype) @ rate
         rates = more if rates is None else rates + more
-    middle = jax.lax.stop_gradient(begins + ends) / 2
-    knots = [sign * jax.lax.stop_gradient(since(u.times)) for u in inputs]
-    intervals = [jnp.searchsorted(k, sign * middle, side="right") - 1 for k in knots]
+    counts = [jnp.sum(passed(places), axis=1) for places in knots]
+    intervals = [
+        jnp.where(sign > 0, count - 1, u.times.shape[0] - 1 - count)
+        for u, count in zip(inputs, counts, strict=True)
+    ]
     rows = sign * elapsed
-    passed = (times[None] <= rows[:, None]) if side == "after" else (times[None] < rows[:, None])
+    before = (times[None] <= rows[:, None]) if side == "after" else (times[None] < rows[:, None])
     none = jnp.zeros((1, n), dtype)
     return Timeline(
         edges=sign * edges,
         jumps=jnp.concatenate([none, jumps, none]) if tables else None,
         rates=rates,
         intervals=intervals,
-        piece_of_row=jnp.sum(passed, axis=1),
+        piece_of_row=jnp.sum(before, axis=1),
+        sound=sound,
     )

@@ -15,29 +15,52 @@ from ._field import FlatField
 
 CHECKS = 8
 _BISECTIONS = 50
-# Of a step: an event so close to its end is there; what is left is mended by `_refine.py`.
-_ARRIVED = 2e-6
+# Of the step in which a crossing was seen first: an event so close to the end of a step is there; what is left
+# is mended by `_refine.py`.
+ARRIVED = 2e-6
 
 
 def signs_at_start(
-    field: FlatField, s: Array, y: Array, slope: Array, before: Array, fired: Int[Array, ""]
-) -> Float[Array, " event"]:
-    """The signs from which crossings are counted.
+    field: FlatField,
+    s: Array,
+    y: Array,
+    slope: Array,
+    before: Array,
+    fired: Int[Array, ""],
+    coarse: Array,
+) -> tuple[Float[Array, " event"], Bool[Array, " event"]]:
+    """The signs from which crossings are counted, at the start of a piece.
 
     **Arguments:**
 
     - `slope`: dy/ds there.
-    - `before`: the signs at the end of the piece before, so that a jump across zero is seen; 0 if not known.
-    - `fired`: the event that has brought the solve here, or -1. If its function is still zero, up to
-      rounding, its sign is that of the side to which it moves.
+    - `before`: the signs at the end of the piece before; 0 if not known.
+    - `fired`: the event that has brought the solve here, or -1.
+    - `coarse`: the size of the step in which that was seen first, on the time of this piece.
+
+    **Returns:**
+
+    The signs, and which functions have crossed zero between the two pieces: in a jump, or because they were due
+    together with the event that ended the piece before.
     """
     watch = field.watch
     assert watch is not None
+    eps = jnp.finfo(y.dtype).eps
     values, slopes = jax.jvp(watch, (s, y), (jnp.ones_like(s), slope))
+    by_s, by_y = jax.jacfwd(watch, (0, 1))(s, y)
+    t = field.t0 + s * field.span
+    by_t = by_s / jnp.where(field.span == 0, 1, field.span)
+    terms = jnp.abs(by_y) @ jnp.abs(y) + jnp.abs(by_t * t)
+    rounding = 64 * eps * (terms + jnp.abs(slopes) * coarse)
     mine = jnp.arange(values.shape[0]) == fired
-    nearly = jnp.abs(values) <= jnp.finfo(values.dtype).eps ** 0.6 * jnp.abs(slopes)
-    signs = jnp.where((values == 0) | (mine & nearly), jnp.sign(slopes), jnp.sign(values))
-    return jax.lax.stop_gradient(jnp.where(mine | (before == 0), signs, before))
+    # The state is exact for the event that has happened; others may be as late as the event is early.
+    slack = jnp.where(mine, 0, 4 * ARRIVED * coarse * jnp.abs(slopes))
+    zero = jnp.abs(values) <= jnp.maximum(rounding, slack)
+    # A function that is zero goes to the side to which it moves.
+    signs = jnp.where(zero, jnp.sign(slopes), jnp.sign(values))
+    directions = jnp.asarray(field.traced.directions, y.dtype)
+    crossed = ~mine & (before * signs < 0) & (directions * before <= 0)
+    return jax.lax.stop_gradient(signs), crossed
 
 
 def crossing(
@@ -47,7 +70,8 @@ def crossing(
 
     **Returns:**
 
-    Whether there is one, at which fraction of the step, of which event, and the signs at its end.
+    Whether there is one, at which fraction of the step, of which event, and the signs at its end; those of others
+    that cross zero in this step, too, as they were before it.
     """
     watch = field.watch
     assert watch is not None
@@ -60,7 +84,7 @@ def crossing(
     before, after = path[:-1], path[1:]
     directions = jnp.asarray(field.traced.directions, h.dtype)
     crosses = (before * after < 0) | ((after == 0) & (before != 0))
-    crosses = crosses & (directions * before <= 0)
+    crosses = crosses & (directions[None] * before <= 0)
     each = on & jnp.any(crosses, axis=0)
     first = jnp.argmax(crosses, axis=0)
     side = jnp.take_along_axis(before, first[None], axis=0)[0]
@@ -81,15 +105,20 @@ def crossing(
     end = path[0]
     for row in path[1:]:
         end = known(end, row)
-    return jnp.any(each), at[which], which, end
+    pending = each & (jnp.arange(at.shape[0]) != which)
+    return jnp.any(each), at[which], which, jnp.where(pending, path[0], end)
 
 
-def has_arrived(theta, h, s) -> Bool[Array, ""]:
-    """Whether an event at the fraction `theta` of a step lies at its end, up to rounding."""
-    eps = jnp.finfo(h.dtype).eps
-    return ((1 - theta) <= _ARRIVED) | ((1 - theta) * h <= 32 * eps * s)
+def has_arrived(theta, h, coarse, s) -> Bool[Array, ""]:
+    """Whether an event at the fraction `theta` of a step lies at its end, up to rounding.
+
+    `coarse` is the size of the step in which it was seen first.
+    """
+    left = (1 - theta) * h
+    return (left <= ARRIVED * coarse) | (left <= 32 * jnp.finfo(h.dtype).eps * s)
 
 
-def size_up_to(theta, h, s) -> Float[Array, ""]:
+def size_up_to(theta, h, coarse, s) -> Float[Array, ""]:
     """The size of a step up to there, which must not vanish in rounding."""
-    return jnp.maximum(theta * h, 16 * jnp.finfo(h.dtype).eps * s)
+    least = jnp.maximum(ARRIVED / 2 * coarse, 16 * jnp.finfo(h.dtype).eps * s)
+    return jnp.maximum(theta * h, least)
