@@ -64,24 +64,19 @@ print(jax.grad(after_three_seconds)(p))
 # %% [markdown]
 # ## Gravity from a sound recording
 #
-# Only the first four bounces were heard, each to about a millisecond. Three unknowns: the height from which the ball fell,
-# gravity, and what is left of its speed.
+# Only the first four bounces were heard, each to about a millisecond. Times alone can't tell a high fall under strong
+# gravity from a low one under weak gravity, so the height is known; gravity and what is left of the speed are not.
 
 # %%
 heard = jnp.array([1.4283, 3.7128, 5.5397, 7.0020])
 
 
 def misfit(unknown, _):
-    height, gravity, restitution = unknown
-    ball = {"gravity": gravity, "restitution": restitution}
-    from_there = {"height": height, "speed": 0.0 * height}
+    ball = {"gravity": unknown[0], "restitution": unknown[1]}
     ts = jnp.array([0.0, 8.0])
-    sol = solvers.solve(flight, from_there, ts, ball, events=bounce, max_events=8, throw=False)
+    sol = solvers.solve(flight, start, ts, ball, events=bounce, max_events=8, throw=False)
     return (sol.events.t[:4] - heard) / 1e-3
 
 
-# Times alone can't tell a high fall under strong gravity from a low one under weak gravity: fix the height.
-found = solvers.least_squares(
-    lambda u, _: misfit(jnp.stack([10.0 * jnp.ones(()), *u]), _), jnp.array([9.0, 0.7])
-)
+found = solvers.least_squares(misfit, jnp.array([9.0, 0.7]))
 print("gravity {:.3f} m/s2, restitution {:.4f}".format(*found.value))

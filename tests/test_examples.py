@@ -106,6 +106,7 @@ def test_theophylline(tmp_path):
 RATES = ("absorption", "elimination", "clearance")
 
 
+@pytest.mark.slow  # the documentation runs it, too
 def test_bouncing_ball(tmp_path):
     out = run("bouncing_ball.py", tmp_path)
     assert "4 bounces, at [1.4278 3.7124 5.54   7.0021]" in out
@@ -114,6 +115,7 @@ def test_bouncing_ball(tmp_path):
     assert abs(gravity - 9.81) < 0.02 and abs(restitution - 0.8) < 1e-3
 
 
+@pytest.mark.slow  # the documentation runs it, too
 def test_driven_oscillator(tmp_path):
     out = run("driven_oscillator.py", tmp_path)
     assert "Fit of Oscillator   converged" in out

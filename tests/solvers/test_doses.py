@@ -157,7 +157,7 @@ def test_what_is_known_between_doses():
     np.testing.assert_allclose(sol.at(t)[:, 0], want, rtol=1e-7, atol=1e-12)
     steps = sol.steps()
     assert int(steps.count) == len(steps.ts)
-    np.testing.assert_allclose(steps.ts[[0, -1]], [0.0, 36.0])
+    np.testing.assert_allclose([steps.ts[0], steps.ts[-1]], [0.0, 36.0])
     jumps = steps.ys[1:, 0] - steps.ys[:-1, 0]
     np.testing.assert_allclose(np.sort(jumps)[-3:], 100.0, rtol=1e-9)
 

@@ -16,7 +16,14 @@ WAYS = {
     "fixed": {"steps": 40, "method": solvers.RK4()},
 }
 TSIT5 = WAYS["Tsit5"]
-ways = pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
+ways = pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(WAYS["Tsit5"], id="Tsit5"),
+        pytest.param(WAYS["Rodas5P"], id="Rodas5P", marks=pytest.mark.slow),
+        pytest.param(WAYS["fixed"], id="fixed"),
+    ],
+)
 
 
 def fall(t, y, p):
@@ -77,6 +84,7 @@ def test_a_bouncing_ball(options):
     np.testing.assert_allclose(jax.jit(jax.jacfwd(end, has_aux=True))(p)[0], by_p, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_second_derivatives_through_bounces():
     """Against differences of gradients."""
 
