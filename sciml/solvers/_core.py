@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from .._compat import varying_like
 from .._custom_types import Derivatives
 from .._results import RESULTS
-from . import _loop
+from . import _state
 from ._auto_switch import AutoSwitch
 from ._checks import check_field, check_tolerances
 from ._dae import consistent
@@ -22,12 +22,12 @@ from ._field import flatten_field
 from ._fixed import solve_fixed
 from ._in_pieces import solve_in_pieces
 from ._input import bound, in_a_field, inputs_of
-from ._loop import Tolerances
 from ._method import AbstractMethod, AbstractOneStepMethod
 from ._replay import solve_flat, solve_forwards
 from ._root_finder import repair
 from ._solution import Solution
 from ._split import check_split, is_imex
+from ._state import Tolerances
 from ._status import as_result
 from ._stops import NONE, Stops
 from ._symplectic import AbstractSymplecticMethod, check_separable
@@ -169,10 +169,10 @@ def _solve_states(
         attempts = [counts["attempted"]] if stiff is None else [counts["attempted"] - stiff, stiff]
         parts = zip(method.parts, attempts, strict=True)
         counts["evaluations"] = 2 + sum(part.evaluations(tried) for part, tried in parts)
-    status = jnp.where(ordered, counts["status"], _loop.UNORDERED_TIMES)
+    status = jnp.where(ordered, counts["status"], _state.UNORDERED_TIMES)
     if found is not None:
         assert fine is not None
-        failure = jnp.where(fine, _loop.INCONSISTENT_START, _loop.NONFINITE_START)
+        failure = jnp.where(fine, _state.INCONSISTENT_START, _state.NONFINITE_START)
         status = jnp.where(found, status, failure)
     valid = valid & ordered
     ys = ys * jnp.where(ordered, 1.0, jnp.nan).astype(ys.dtype)
@@ -196,7 +196,7 @@ def _solve_states(
         ts=ts,
         ys=jax.vmap(unravel)(ys),
         valid=valid,
-        ok=status == _loop.RUNNING,
+        ok=status == _state.RUNNING,
         result=result,
         stats=stats,
         _end=jax.lax.stop_gradient(unravel(counts["y"])) if "y" in counts else None,

@@ -9,7 +9,8 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from .._compat import is_traced
 from ._field import FlatField, ravel
-from ._loop import Record, SEGMENT, take
+from ._indexing import take
+from ._record import Record, SEGMENT
 from ._switching import NONSTIFF
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from .._compat import varying_like
-from ._loop import put
+from ._indexing import put
 from ._method import AbstractOneStepMethod, Step
 
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import varying_like
-from ._loop import NONFINITE_FIELD, NONFINITE_START, RUNNING
 from ._method import AbstractOneStepMethod
+from ._state import NONFINITE_FIELD, NONFINITE_START, RUNNING
 
 
 def solve_fixed(method: AbstractOneStepMethod, field, y0, saves, steps: int):

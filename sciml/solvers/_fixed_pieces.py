@@ -16,12 +16,15 @@ from jaxtyping import Array
 from .._compat import unvmap_any, varying_like
 from ._event import Event
 from ._field import flatten_field, ravel
+from ._happen import happen
+from ._indexing import take
 from ._input import bound
-from ._loop import NONFINITE_FIELD, NONFINITE_START, RUNNING, take, TOO_MANY_EVENTS
+from ._march import before_first, March, noted, watch
 from ._method import AbstractOneStepMethod
-from ._pieces import before_first, happen, March, noted, watch, within
+from ._pieces import within
+from ._state import NONFINITE_FIELD, NONFINITE_START, RUNNING, TOO_MANY_EVENTS
 from ._timeline import Timeline
-from ._watch import ARRIVED, signs_at_start
+from ._watch import signs_at_start
 
 
 _BISECTIONS = 50
@@ -44,7 +47,10 @@ def march_fixed(
     """As `march` in `_pieces.py`."""
     dtype, count = elapsed.dtype, elapsed.shape[0]
     flat, unravel = ravel(y0, dtype)
-    flat = varying_like(flat, line, elapsed, t0, eqx.filter((fn, args, events), eqx.is_array))
+    # Inside `shard_map` all varies like all, from here on.
+    arrays, static = eqx.partition((fn, args, events, line, t0, elapsed), eqx.is_array)
+    flat, arrays = varying_like((flat, arrays))
+    fn, args, events, line, t0, elapsed = eqx.combine(arrays, static)
     sign = jnp.sign(elapsed[-1])
     stops = line.edges[1:-1]
     # At a tie a save time lies before or after a stop, as `side` says.
@@ -168,14 +174,14 @@ def _with_events(field, advance, t0, args, events, unravel, c: March, s, h, y1):
     _, _, high = jax.lax.while_loop(going, halve, (zero, low, jnp.ones_like(low)))
     thetas = jnp.where(jumped, 0.0, jnp.where(crosses, high, 2.0))
     which = jnp.argmin(thetas)
-    limit = 4 * ARRIVED * jnp.abs(h_ * field_.span)
+    coarse = jnp.abs(h_ * field_.span)
 
     def divided(_):
         theta = jnp.where(any_, thetas[which], 1).astype(h.dtype)
         at = advance(s, c.y, theta * h)
         e = c.e + theta * h * field.span
         e, at, new, ends = happen(
-            field, t0, args, events, None, unravel, any_, which, e, at, at, limit
+            field, t0, args, events, None, unravel, any_, which, e, at, at, coarse
         )
         rest = (s + h) - (e - c.e + s * field.span) / jnp.where(field.span == 0, 1, field.span)
         following = advance(s + h - rest, new, jnp.where(ends, 0, rest))

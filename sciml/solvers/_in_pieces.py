@@ -6,16 +6,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from . import _loop
+from . import _state
 from ._checks import check_tolerances
 from ._dense import PiecewiseDense
 from ._event import directions_of, Events
 from ._field import ravel
 from ._fixed_pieces import march_fixed
+from ._happen import poisoned
 from ._input import bound
-from ._loop import Tolerances
-from ._pieces import march, poisoned
+from ._pieces import march
 from ._solution import Solution
+from ._state import Tolerances
 from ._status import as_result
 from ._stops import Stops
 from ._timeline import timeline
@@ -52,9 +53,9 @@ def solve_in_pieces(
         end, pieces = march(*operands, method, jac, tol, derivatives, dense)
     else:
         end, pieces = march_fixed(*operands, method, steps, stops.side), None
-    status = jnp.where(line.sound, end.status, _loop.UNSOUND)
-    status = jnp.where(ordered, status, _loop.UNORDERED_TIMES)
-    ok = status == _loop.RUNNING
+    status = jnp.where(line.sound, end.status, _state.UNSOUND)
+    status = jnp.where(ordered, status, _state.UNORDERED_TIMES)
+    ok = status == _state.RUNNING
     valid = end.valid & ordered & line.sound
     ys = jnp.where(valid[:, None], poisoned(end.ys, ok), jnp.nan)
     stats = {

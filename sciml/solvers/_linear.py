@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._loop import put, take
+from ._indexing import put, take
 
 
 _SMALL = 28  # unknowns up to which elimination beats LAPACK, as measured on CPU in double precision

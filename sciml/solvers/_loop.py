@@ -3,10 +3,8 @@
 A method that is made of two takes its steps in two loops that alternate, one for each: a choice in
 every step would be made by computing both, under `jax.vmap`.
 
-`integrate` keeps nothing but the last step, and reads saved rows off its dense output. `record`
-keeps what derivatives need instead (see `_tangents.py`): the sizes of all accepted steps, every
-`SEGMENT`-th state, all states of the first `KEPT` segments if they are small, and where each saved
-row lies.
+`integrate` keeps nothing but the last step, and reads saved rows off its dense output. What derivatives
+need is kept in `_record.py`.
 
 Under `jax.vmap` the members march in lockstep: the loops go on while *any* member does, a
 condition that is not batched, so that JAX doesn't copy every carried buffer at every turn to keep
@@ -19,105 +17,24 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array
 
 from .._compat import unvmap_any, varying_like
 from ._norms import ratio, rms
-from ._switching import after_step, at_start, Switching
+from ._rows import finish, first_rows, save, save_end
+from ._state import (
+    AT_EVENT,
+    blank,
+    COLLAPSED,
+    NONFINITE_FIELD,
+    NONFINITE_START,
+    OUT_OF_STEPS,
+    RUNNING,
+    State,
+    Tolerances,
+)
+from ._switching import after_step, at_start
 from ._watch import crossing, has_arrived, signs_at_start, size_up_to
-
-
-# What ended a solve; `_results.py` has the words. Plain integers, since they live in loops.
-RUNNING, OUT_OF_STEPS, COLLAPSED, NONFINITE_FIELD, NONFINITE_START = range(5)
-RECORD_FULL, UNORDERED_TIMES, INCONSISTENT_START, AT_EVENT, TOO_MANY_EVENTS, UNSOUND = range(5, 11)
-
-SEGMENT = 32  # accepted steps between two recorded states
-SEGMENTS = 128  # recorded states at most
-KEPT = 16  # segments of which all states are kept, for states of up to KEPT_SIZE numbers
-KEPT_SIZE = 512
-
-
-class Begin(eqx.Module):
-    """Where a piece of a longer solve begins.
-
-    - `h`: the first step is at least so large.
-    - `coarse`: of the event that ended the piece before, on the time of this one.
-    - `switching`, `signs`: as the piece before left them; `fired`: the event that ended it, or -1.
-    """
-
-    h: Float[Array, ""]
-    coarse: Float[Array, ""]
-    switching: Switching | None
-    signs: Float[Array, " event"] | None
-    fired: Int[Array, ""] | None
-
-
-class Tolerances(eqx.Module):
-    """Of the error of a step, and how many steps may be tried; and how a piece begins."""
-
-    rtol: Array
-    atol: Array
-    max_steps: Array
-    begin: Begin | None = None
-
-
-class State(eqx.Module):
-    """The solve between two steps.
-
-    - `h`, `h_tried`: the sizes of the next step to try and of the last one tried.
-    - `signs`: of the event functions, as last seen; `fired`: the event at which the solve stopped; `coarse`: the
-      size of the step in which it was seen first.
-    """
-
-    s: Float[Array, ""]
-    y: Float[Array, " n"]
-    f: Float[Array, " n"] | None  # the field here, for methods that share it between steps
-    h: Float[Array, ""]
-    h_tried: Float[Array, ""]
-    attempted: Int[Array, ""]
-    accepted: Int[Array, ""]
-    status: Int[Array, ""]
-    switching: Switching | None = None  # for a method that is made of two
-    signs: Float[Array, " event"] | None = None
-    fired: Int[Array, ""] | None = None
-    coarse: Float[Array, ""] | None = None
-
-
-def put(x: Array, i: Array | int, row: Array) -> Array:
-    """`x` with one row replaced, in place; `x.at[i].set` would be a scatter, which is slow."""
-    return jax.lax.dynamic_update_index_in_dim(x, row, i, 0)
-
-
-def put2(x: Array, i: Array, k: Array, row: Array) -> Array:
-    """The same for the row `x[i, k]`."""
-    zeros = (jnp.zeros_like(i),) * (x.ndim - 2)
-    return jax.lax.dynamic_update_slice(x, row[None, None], (i, k, *zeros))
-
-
-def take(x: Array, i: Array) -> Array:
-    return jax.lax.dynamic_index_in_dim(x, i, 0, keepdims=False)
-
-
-def blank(method, field, y0: Array, tol: Tolerances) -> State:
-    """A state that stands for the one before the first step, until the solve has begun."""
-    events = jnp.zeros(len(field.traced.directions), y0.dtype)
-    zero, count, events = varying_like(
-        (jnp.zeros((), y0.dtype), jnp.zeros((), jnp.result_type(int)), events), y0, tol
-    )
-    return State(
-        s=zero,
-        y=y0,
-        f=y0 if method.shares_last_stage else None,
-        h=zero,
-        h_tried=zero,
-        attempted=count,
-        accepted=count,
-        status=count,
-        switching=at_start(count, zero) if len(method.parts) > 1 else None,
-        signs=events if events.size else None,
-        fired=count if events.size else None,
-        coarse=zero if events.size else None,
-    )
 
 
 def at_once(whole, carry):
@@ -319,76 +236,6 @@ def taking_over(method, field, c: State) -> State:
     return eqx.tree_at(lambda c: c.f, c, field(c.s, c.y))
 
 
-class Rows(eqx.Module):
-    """The saved rows: the first `next` of `ys` are filled in. The last one is a spare, which takes
-    the writes of members of a batch that have nothing to save.
-
-    - `slots`, `fractions`: of a recorded solve, the step in which each row lies, -1 for the
-      start, and where in it.
-    """
-
-    ys: Float[Array, "row_and_one n"]
-    next: Int[Array, ""]
-    slots: Int[Array, " row_and_one"] | None = None
-    fractions: Float[Array, " row_and_one"] | None = None
-
-
-def first_rows(state: State, saves, recorded: bool = False) -> Rows:
-    """Room for the saved rows, those at the very start filled in, with the end of a piece that ends there."""
-    rows = saves.shape[0] + 1
-    integer = jnp.result_type(int)
-    there = jnp.sum(saves <= 0).astype(integer) + jnp.where(state.status == AT_EVENT, 1, 0)
-    like = lambda x: varying_like(x, state.h, saves)
-    return Rows(
-        jnp.broadcast_to(state.y, (rows, *state.y.shape)) + 0,
-        like(jnp.where(state.status == NONFINITE_START, 0, there)),
-        like(jnp.full((rows,), -1, integer)) if recorded else None,
-        like(jnp.zeros((rows,), saves.dtype)) if recorded else None,
-    )
-
-
-def save(method, saves, before: State, after: State, stages, rows: Rows, slot=None) -> Rows:
-    """Fills in the rows that lie in the step between two states; after a rejected one, none."""
-    count = saves.shape[0]
-
-    def due(rows):
-        stepped = after.accepted > before.accepted
-        return stepped & (rows.next < count) & (take(saves, rows.next) <= after.s)
-
-    def one(rows):
-        on = due(rows)
-        at = jnp.where(on, rows.next, count)
-        theta = (take(saves, rows.next) - before.s) / after.h_tried
-        ys = put(rows.ys, at, before.y + method.weights(theta) @ stages)
-        following = jnp.where(on, rows.next + 1, rows.next)
-        if slot is None:
-            return Rows(ys, following)
-        return Rows(ys, following, put(rows.slots, at, slot), put(rows.fractions, at, theta))
-
-    return jax.lax.while_loop(lambda rows: unvmap_any(due(rows)), one, rows)
-
-
-def save_end(field, before: State, after: State, rows: Rows, slot=None) -> Rows:
-    """Adds the end of a piece as the last row, with its step at fraction 1."""
-    if not field.traced.is_piece:
-        return rows
-    on = (after.accepted > before.accepted) & ((after.s >= 1) | (after.status == AT_EVENT))
-    at = jnp.where(on, rows.next, rows.ys.shape[0] - 1)
-    ys, following = put(rows.ys, at, after.y), jnp.where(on, rows.next + 1, rows.next)
-    if slot is None:
-        return Rows(ys, following)
-    assert rows.slots is not None
-    assert rows.fractions is not None
-    one = jnp.ones((), rows.fractions.dtype)
-    return Rows(ys, following, put(rows.slots, at, slot), put(rows.fractions, at, one))
-
-
-def finish(state: State, rows: Rows):
-    """Rows that were not reached become the last state times nan."""
-    valid = jnp.arange(rows.ys.shape[0] - 1) < rows.next
-    return jnp.where(valid[:, None], rows.ys[:-1], jnp.nan * state.y[None]), valid
-
-
 def integrate(method, field, y0, saves, tol: Tolerances):
     """Solves and saves at the increasing fractions `saves`, of which the first is 0.
 
@@ -422,101 +269,3 @@ def integrate(method, field, y0, saves, tol: Tolerances):
     c = blank(method, field, y0, tol)
     c, rows = at_once(whole, (c, first_rows(c, saves)))
     return *finish(c, rows), c
-
-
-class Record(eqx.Module):
-    """What derivatives need of a solve: its accepted steps, in segments of up to `SEGMENT`.
-
-    The members of a batch share the slots of their record: one that rejects a step, or has come
-    to its end, has a step of size zero there.
-
-    - `starts`, `s`: states and times at the beginning of the segments.
-    - `h`: sizes of the steps.
-    - `states`: the state before each step of the first segments, if they are small enough.
-    - `lengths`, `parts`: how many steps a segment has, and which part of the method took them.
-    - `count`: up to which slot they are used. Unused ones hold a state where the field is finite,
-      and steps of size zero.
-    - `rows`, `slots`, `fractions`: how many rows were reached, the slot of each (-1 at the
-      start), and where in its step it lies.
-    """
-
-    starts: Float[Array, "segment n"]
-    s: Float[Array, " segment"]
-    h: Float[Array, "segment step"]
-    states: Float[Array, "kept step n"] | None
-    lengths: Int[Array, " segment"]
-    parts: Int[Array, " segment"]
-    count: Int[Array, ""]
-    rows: Int[Array, ""]
-    slots: Int[Array, " row"]
-    fractions: Float[Array, " row"]
-
-
-def record(method, field, y0, saves, tol: Tolerances):
-    """`integrate`, which also writes the steps down.
-
-    **Returns:**
-
-    `(Record, ys, valid, State)`.
-    """
-    c = blank(method, field, y0, tol)
-    rows = first_rows(c, saves, recorded=True)
-    n, dtype, integer = y0.shape[0], y0.dtype, jnp.result_type(int)
-    like = lambda x: varying_like(x, c.h)
-    filled = lambda shape, x: jnp.broadcast_to(like(jnp.asarray(x, dtype)), shape) + 0
-    steps = (
-        filled((SEGMENTS, n), y0),
-        filled((SEGMENTS,), 1.0),
-        filled((SEGMENTS, SEGMENT), 0.0),
-        filled((KEPT + 1, SEGMENT, n), y0) if n <= KEPT_SIZE else None,
-        like(jnp.zeros((SEGMENTS,), integer)),
-        like(jnp.zeros((SEGMENTS,), integer)),
-    )
-    count = like(jnp.zeros((), integer))
-
-    def going(carry, part=None):
-        c, rows, _, count = carry
-        return unvmap_any(goes_on(c, rows, part)) & (count < SEGMENTS * SEGMENT)
-
-    def march(part, carry):
-        method_of_part = method.parts[part]
-
-        def one(carry):
-            before, rows, (starts, s, h, states, lengths, parts), count = carry
-            i, k = count // SEGMENT, count % SEGMENT
-            on = goes_on(before, rows, part)
-            c, stages = attempt(method_of_part, part, field, tol, before, on)
-            stepped = c.accepted > before.accepted
-            rows = save(method_of_part, saves, before, c, stages, rows, count)
-            rows = save_end(field, before, c, rows, count)
-            # Where nobody stepped the next attempt overwrites this.
-            h = put2(h, i, k, jnp.where(stepped, c.h_tried, 0))
-            starts = put(starts, i, jnp.where(k == 0, before.y, take(starts, i)))
-            s = put(s, i, jnp.where(k == 0, before.s, take(s, i)))
-            if states is not None:
-                states = put2(states, jnp.minimum(i, KEPT), k, before.y)
-            count = jnp.where(unvmap_any(stepped), count + 1, count)
-            lengths = put(lengths, i, count - i * SEGMENT)
-            parts = put(parts, i, like(jnp.asarray(part, integer)))
-            return c, rows, (starts, s, h, states, lengths, parts), count
-
-        c, rows, steps, count = carry
-        # A segment has steps of one part only.
-        count = (count + SEGMENT - 1) // SEGMENT * SEGMENT
-        carry = (taking_over(method_of_part, field, c), rows, steps, count)
-        return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
-
-    def whole(carry):
-        c = start(method, field, y0, tol)
-        return alternate(method, going, march, (c, first_rows(c, saves, recorded=True), *carry[2:]))
-
-    c, rows, steps, count = at_once(whole, (c, rows, steps, count))
-    assert rows.slots is not None
-    assert rows.fractions is not None
-    starts, s, h, states, lengths, parts = steps
-    rec = Record(
-        starts, s, h, states, lengths, parts, count, rows.next, rows.slots[:-1], rows.fractions[:-1]
-    )
-    status = jnp.where(goes_on(c, rows), RECORD_FULL, c.status)
-    c = eqx.tree_at(lambda c: c.status, c, status)
-    return rec, *finish(c, rows), c

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 from .._compat import varying_like
 from . import _dae
 from ._field import FlatField
-from ._loop import AT_EVENT, integrate, Record, record, RUNNING
+from ._loop import integrate
+from ._record import Record, record
+from ._state import AT_EVENT, RUNNING
 from ._switching import NONSTIFF
 from ._tangents import is_zero, tangents_at_fixed_fractions
 

@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Array
 
 from .._compat import varying_like
+from ._indexing import put
 from ._jacobian import AbstractJacobian, as_jacobian, Dense
-from ._loop import put
 from ._mass import as_mass, Mass
 from ._method import AbstractOneStepMethod, Step
 

@@ -3,20 +3,20 @@
 from jaxtyping import Array, Int
 
 from .._results import RESULTS
-from . import _loop
+from . import _state
 
 
 _RESULTS = {
-    _loop.RUNNING: RESULTS.successful,
-    _loop.OUT_OF_STEPS: RESULTS.out_of_steps,
-    _loop.COLLAPSED: RESULTS.step_collapsed,
-    _loop.NONFINITE_FIELD: RESULTS.nonfinite_field,
-    _loop.NONFINITE_START: RESULTS.nonfinite_start,
-    _loop.INCONSISTENT_START: RESULTS.inconsistent_start,
-    _loop.RECORD_FULL: RESULTS.record_full,
-    _loop.UNORDERED_TIMES: RESULTS.unordered_times,
-    _loop.TOO_MANY_EVENTS: RESULTS.too_many_events,
-    _loop.UNSOUND: RESULTS.impossible_stops,
+    _state.RUNNING: RESULTS.successful,
+    _state.OUT_OF_STEPS: RESULTS.out_of_steps,
+    _state.COLLAPSED: RESULTS.step_collapsed,
+    _state.NONFINITE_FIELD: RESULTS.nonfinite_field,
+    _state.NONFINITE_START: RESULTS.nonfinite_start,
+    _state.INCONSISTENT_START: RESULTS.inconsistent_start,
+    _state.RECORD_FULL: RESULTS.record_full,
+    _state.UNORDERED_TIMES: RESULTS.unordered_times,
+    _state.TOO_MANY_EVENTS: RESULTS.too_many_events,
+    _state.UNSOUND: RESULTS.impossible_stops,
 }
 
 

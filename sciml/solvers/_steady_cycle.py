@@ -16,9 +16,9 @@ from ._checks import check_method
 from ._core import solve_core
 from ._doses import Doses
 from ._field import ravel
+from ._happen import poisoned
 from ._method import AbstractMethod
 from ._norms import ratio, rms
-from ._pieces import poisoned
 from ._steady_state import SteadyState
 from ._stops import as_stops
 

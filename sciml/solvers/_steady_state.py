@@ -14,9 +14,9 @@ from .._jit import flat_jit
 from .._results import RESULTS
 from ._checks import check_field
 from ._field import FlatField, flatten_field
+from ._happen import poisoned
 from ._loop import integrate, RUNNING, Tolerances
 from ._norms import ratio, rms
-from ._pieces import poisoned
 from ._rodas5p import Rodas5P
 
 

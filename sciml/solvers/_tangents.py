@@ -22,7 +22,8 @@ import jax.numpy as jnp
 
 from .._compat import is_batched, unvmap_any, varies, varying_like
 from ._field import ravel
-from ._loop import KEPT, put, Record, SEGMENT, SEGMENTS, take
+from ._indexing import put, take
+from ._record import KEPT, Record, SEGMENT, SEGMENTS
 
 
 _FEW = 16384  # parameters up to which they join the unknowns in a batch, too

@@ -16,7 +16,7 @@ from ._field import FlatField
 CHECKS = 8
 _BISECTIONS = 50
 # Of the step in which a crossing was seen first: an event so close to the end of a step is there; what is left
-# is mended by `_refine.py`.
+# is mended by `_happen.py`.
 ARRIVED = 2e-6
 
 

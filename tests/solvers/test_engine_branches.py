@@ -9,7 +9,7 @@ import scipy.linalg
 from helpers import problem
 
 from sciml import solvers
-from sciml.solvers import _loop, _stiffness, _tangents
+from sciml.solvers import _record, _stiffness, _tangents
 from sciml.solvers._linear import factorise
 
 
@@ -41,7 +41,7 @@ def test_states_are_recomputed_where_they_are_not_kept(method, kept, monkeypatch
     y0, ts, p = jnp.array([1.0, 0.0]), jnp.array([0.0, 2.0, 6.0]), jnp.array([2.0, 0.8])
     steps = []
     for name, value in kept.items():
-        monkeypatch.setattr(_loop, name, value)
+        monkeypatch.setattr(_record, name, value)
         monkeypatch.setattr(_tangents, name, value, raising=False)
 
     fresh = lambda *a: turning(*a)  # nothing that was compiled before fits it
@@ -54,14 +54,14 @@ def test_states_are_recomputed_where_they_are_not_kept(method, kept, monkeypatch
     exact = lambda p: jnp.sum(jax.vmap(turned, (0, None, None))(ts, y0, p)[:, 0])
     got, want = derivatives(f, p), derivatives(exact, p)
     jax.effects_barrier()
-    assert steps[-1] > 2 * _loop.SEGMENT  # several segments
+    assert steps[-1] > 2 * _record.SEGMENT  # several segments
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-4)
 
 
 def test_many_unknowns():
     n = 600
-    assert n > _loop.KEPT_SIZE
+    assert n > _record.KEPT_SIZE
     k = jnp.linspace(0.1, 2.0, n)
     f = lambda k: solvers.solve(helpers.decay, jnp.ones(n), jnp.array([0.0, 1.0]), k, **TIGHT).ys[
         -1

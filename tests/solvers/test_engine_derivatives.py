@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sciml import solvers
-from sciml.solvers import _loop, _tangents
+from sciml.solvers import _record, _tangents
 
 
 methods = helpers.each_kind
@@ -216,7 +216,7 @@ def test_a_failed_solve_has_no_gradient(method):
 
 @twice_as_slow
 def test_more_steps_than_the_record_holds(method, monkeypatch):
-    monkeypatch.setattr(_loop, "SEGMENTS", 2)
+    monkeypatch.setattr(_record, "SEGMENTS", 2)
     monkeypatch.setattr(_tangents, "SEGMENTS", 2)
 
     def f(w, rtol):

@@ -292,3 +292,25 @@ def test_diffrax_on_a_mesh_is_refused():
             decay, jnp.ones((8, 1)), jnp.array([0.0, 1.0]), jnp.ones(8),
             mesh=mesh, method=diffrax.Kvaerno5(),
         )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_doses_events_and_inputs_on_a_mesh_equal_one_device():
+    ks, held = jnp.linspace(0.1, 1.0, 6), solvers.Input([0.0, 2.0], [1.0, 0.5], kind="zoh")
+    fn = lambda t, y, args: args[1](t) - args[0] * y
+    options = {
+        "doses": solvers.Doses([1.0], 1.0),
+        "events": solvers.Event(lambda t, y, args: y[0] - 1.5, direction=1, terminate=False),
+        "max_events": 2,
+        "in_axes": (0, None, (0, None)),
+        "method": solvers.Tsit5(),
+    }
+
+    def run(ks, **where):
+        sol = solvers.solve_ensemble(
+            fn, jnp.zeros((6, 1)), jnp.array([0.0, 1.5, 3.0]), (ks, held), **options, **where
+        )
+        return sol.ys.sum(), (sol.ys, sol.events.t, sol.events.index)
+
+    run = jax.value_and_grad(run, has_aux=True)
+    helpers.assert_close(run(ks, mesh=auto()), run(ks), rtol=1e-10, atol=1e-12)

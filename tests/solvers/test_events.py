@@ -162,11 +162,12 @@ def test_integrate_and_fire():
     assert int(sol.events.count) == 4
 
 
-def test_too_many_events_are_a_failure():
+@pytest.mark.parametrize("dense", [False, True])
+def test_too_many_events_are_a_failure(dense):
     p = jnp.array([9.81, 0.8])
     sol = solvers.solve(
         fall, jnp.array([1.0, 0.0]), jnp.array([0.0, 9.0]), p,
-        events=BOUNCE, max_events=3, throw=False,
+        events=BOUNCE, max_events=3, throw=False, dense=dense,
     )  # fmt: skip
     assert not sol.ok and int(sol.events.count) == 4  # the one too many as well
     assert "max_events" in solvers.RESULTS[sol.result]

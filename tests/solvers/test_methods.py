@@ -312,10 +312,10 @@ def test_a_singular_matrix_is_a_rejected_step(method):
     field = lambda s, y: y / (h * method.gamma)
     stages = method.step(field, s, y, h, None).stages
     assert not jnp.isfinite(method.error(stages)).all()
-    tol = _loop.Tolerances(jnp.array(1e-3), jnp.array(1e-3), jnp.array(100))
+    tol = _state.Tolerances(jnp.array(1e-3), jnp.array(1e-3), jnp.array(100))
     before = eqx.tree_at(lambda c: c.h, _loop.start(method, field, y, tol), h)
     after, _ = _loop.attempt(method, 0, field, tol, before, jnp.array(True))
-    assert after.accepted == 0 and after.attempted == 1 and after.status == _loop.RUNNING
+    assert after.accepted == 0 and after.attempted == 1 and after.status == _state.RUNNING
     assert after.h < h
     np.testing.assert_array_equal(after.y, y)
 
