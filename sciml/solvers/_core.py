@@ -18,7 +18,7 @@ from ._declared import check_declared, without_function
 from ._dense import Dense, DiffraxDense
 from ._diffrax import solve_diffrax
 from ._event import check_events
-from ._field import flatten_field
+from ._field import Between, flatten_field
 from ._fixed import solve_fixed
 from ._in_pieces import solve_in_pieces
 from ._input import bound, in_a_field, inputs_of
@@ -146,7 +146,9 @@ def _solve_states(
             derivatives,
             dense,
         )
-    field, flat, unravel = flatten_field(fn, y0, args, t0, span, jac)
+    ends = jax.lax.stop_gradient((t0, ts[-1].astype(dtype)))
+    inside = Between(fn, jnp.minimum(*ends), jnp.maximum(*ends))
+    field, flat, unravel = flatten_field(inside, y0, args, t0, span, jac)
     check_tolerances(rtol, atol, flat.shape[0])
     check_declared(method, field, flat)
     mass = method.mass

@@ -50,6 +50,17 @@ class Traced(eqx.Module):
     is_piece: bool = eqx.field(static=True, default=False)
 
 
+class Between(eqx.Module):
+    """A vector field that is not evaluated outside of two times, not even by rounding."""
+
+    fn: Callable
+    low: Array
+    high: Array
+
+    def __call__(self, t, y, args):
+        return self.fn(t + jax.lax.stop_gradient(jnp.clip(t, self.low, self.high) - t), y, args)
+
+
 class FlatField(eqx.Module):
     """`dy/ds` for a flat real state on normalised time.
 

@@ -17,7 +17,7 @@ from . import _state
 from ._dae import consistent
 from ._declared import check_declared
 from ._event import Event
-from ._field import flatten_field, ravel
+from ._field import Between, flatten_field, ravel
 from ._happen import happen
 from ._indexing import take
 from ._input import bound
@@ -201,13 +201,13 @@ def within(fn, low, high, line: Timeline, piece, unravel):
     and with the rates of infusions."""
     first, last = jnp.nextafter(low, high), jnp.nextafter(high, low)
     first, last = jax.lax.stop_gradient((jnp.minimum(first, last), jnp.maximum(first, last)))
+    inside, rates = Between(fn, first, last), line.rates
+    if rates is None:
+        return inside
 
     def field(t, y, args):
-        t = t + jax.lax.stop_gradient(jnp.clip(t, first, last) - t)
-        dy = fn(t, y, args)
-        if line.rates is None:
-            return dy
-        more = unravel(take(line.rates, piece))
+        dy = inside(t, y, args)
+        more = unravel(take(rates, piece))
         return jax.tree.map(lambda d, r: jnp.asarray(d).astype(r.dtype) + r, dy, more)
 
     return field

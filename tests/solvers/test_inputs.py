@@ -157,6 +157,27 @@ def test_a_short_pulse_is_not_missed(options):
     assert int(sol.stats["accepted"]) < 60
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"method": solvers.Tsit5()}, {"method": solvers.Rodas5P()}, {"steps": 3}],
+    ids=["Tsit5", "Rodas5P", "fixed"],
+)
+def test_the_field_is_never_evaluated_outside_the_span(options):
+    """Not by a rounding error either, which t0 + (t1 - t0) is for one span in ten."""
+
+    def fn(t, y, ends):
+        outside = (t < jnp.min(ends)) | (t > jnp.max(ends))
+        return jnp.where(outside, jnp.nan, -y)
+
+    rng = np.random.default_rng(0)
+    for dtype in (np.float64, np.float32):
+        begin = rng.uniform(-500.0, 500.0, 200).astype(dtype)
+        ends = np.stack([begin, begin + rng.uniform(-3.0, 3.0, 200).astype(dtype)], axis=1)
+        y0 = jnp.ones(1, dtype)
+        run = lambda ts, y0=y0: solvers.solve(fn, y0, ts, ts, throw=False, **options).ok
+        assert jax.jit(jax.vmap(run))(jnp.asarray(ends)).all()
+
+
 def test_backwards_and_at_an_edge():
     there = solvers.solve(follow, jnp.zeros(1), jnp.array([0.0, 3.5]), HELD, **TIGHT)
     back = solvers.solve(follow, there.ys[-1], jnp.array([3.5, 1.0, 0.0]), HELD, **TIGHT)
