@@ -56,9 +56,14 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The nonlinear equations of an implicit step could not be solved. Loosen the "
         "tolerances or try another method."
     )
+    no_cycle = (
+        "No state was found that comes back after one period. Check the period, or start from a guess closer by: from "
+        "the end of a `solve` over many periods."
+    )
     not_settled = (
-        "The system did not come to rest: it oscillates, grows, or is slower than `max_time`. Allow more time, or "
-        "look at it with `solve`. Of a periodic state `steady_cycle` finds the start."
+        "The system did not come to rest: it oscillates, grows, or is slower than `max_time`, or the "
+        "integration failed. Look at it with `solve`. A state that comes back after a known period is found by "
+        "`steady_cycle`."
     )
     max_iterations_reached = (
         "The optimiser ran out of iterations (`max_steps`) while still improving. Allow "

@@ -49,12 +49,14 @@ def test_hare_lynx(tmp_path):
     assert figure.read_bytes().startswith(b"\x89PNG") and figure.stat().st_size > 20_000
 
 
+@pytest.mark.slow
 def test_neural_ode(tmp_path):
     out = run("neural_ode.py", tmp_path)
     assert re.findall(r"10 steps on (\d+)% of the time: loss", out) == ["25", "100"]
     assert numbers(out.split("to t = 18:")[1])[0] < 5  # hardly trained, but no blow-up
 
 
+@pytest.mark.slow
 def test_ude(tmp_path):
     out = run("ude.py", tmp_path)
     assert "best of 50 steps" in out and "largest error of the learnt term" in out
@@ -92,6 +94,7 @@ def test_examples_explain_themselves(name):
     assert (ast.get_docstring(tree) or "").startswith("# ")
 
 
+@pytest.mark.slow
 def test_theophylline(tmp_path):
     """The sum of squares and estimates that R finds for subject 1 (fits of the data set)."""
     out = run("theophylline.py", tmp_path)

@@ -77,7 +77,7 @@ class Problem(eqx.Module):
     - `free`: what is unknown: a dict of names to [`Free`][sciml.fit.Free], or a list of pairs
       `(where, Free)` with `where` as in `equinox.tree_at`. The rest stays fixed. Names: `"k"`,
       `"rates.k1"`, `"net"` for a whole subtree, `"y0"`, `"y0[1]"`, `"noise.sigma"`.
-    - `t0`: start of the solve; by default the first time of the data.
+    - `t0`: start of the solve; by default the first time of the data. Doses must not lie before it.
     - `args`: passed on to the model; inputs u(t) known at some times go there, as
       [`Input`][sciml.solvers.Input], or into the model.
     - `doses`: a table, [`Doses`][sciml.solvers.Doses], or a tuple of them. `side` says whether a measurement at

@@ -107,8 +107,8 @@ def _solve_states(
         check_separable(fn, t0, y0, args)
     if in_pieces and not isinstance(method, AbstractMethod):
         raise ValueError(
-            "Inputs, doses, events and discontinuities need one of our methods, but `method` is "
-            f"{type(method).__name__}. With a Diffrax solver use `diffrax.diffeqsolve`, which has its own."
+            "Inputs, doses, events and discontinuities need one of our methods, such as `solvers.Tsit5()` or the "
+            f"default, but `method` is Diffrax's {type(method).__name__}; `diffrax.diffeqsolve` has events of its own."
         )
     if not isinstance(method, AbstractMethod):
         adjoint = _ADJOINTS[derivatives] if adjoint is None else adjoint

@@ -74,7 +74,7 @@ def solve_in_pieces(
         assert end.times is not None
         assert end.which is not None
         events = Events(
-            t=poisoned(end.times, ok).astype(dtype),
+            t=poisoned(end.times, ok),
             y=jax.vmap(unravel)(poisoned(end.states, ok)),
             index=end.which,
             count=end.happened,

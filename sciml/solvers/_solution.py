@@ -82,6 +82,10 @@ class Solution(eqx.Module):
             return eqx.tree_pformat(self)
         span = f"{self.ts[0]:.6g} .. {self.ts[-1]:.6g}"
         how = "ok" if self.ok else f"failed: {RESULTS[self.result]}"
+        last = self.event
+        if self.events is not None and last is not None and int(last.index) >= 0:
+            how += f", {int(self.events.count)} events, the last at t = {float(last.t):.6g}"
+            how += f", {int(self.count)} of the times reached"
         plain = {k: v for k, v in self.stats.items() if v.ndim == 0 and v.dtype != bool}
         known = {k: v for k, v in plain.items() if k != "evaluations" or v >= 0}
         counts = ", ".join(f"{k} {v:.6g}" for k, v in known.items())

@@ -5,9 +5,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
-from .._compat import is_eager, is_interpreted
+from .._compat import is_eager, is_interpreted, is_traced
 from .._custom_types import Numbers, VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from .._jit import flat_jit
@@ -60,7 +61,8 @@ def steady_cycle(
     **Arguments:**
 
     - `fn`, `y0`, `args`, `doses`, `discontinuities`, `method`, `max_steps`: as for `solve`; `y0` is a guess.
-    - `period`, `t0`: one period goes from `t0` to `t0 + period`. A dose at its end belongs to the next one.
+    - `period`, `t0`: one period goes from `t0` to `t0 + period`. All doses lie within it; one at its
+      end belongs to the beginning.
     - `rtol`, `atol`: of the state, and of the solves; by default 1e-6 and 1e-9 in double, 1e-5 and 1e-7 in
       single precision.
     - `throw`: raise `RuntimeError` if there is none.
@@ -81,6 +83,8 @@ def steady_cycle(
     t0 = jnp.asarray(t0, jnp.result_type(float))
     ts = jnp.stack([t0, t0 + jnp.asarray(period, t0.dtype)])
     stops = as_stops((), doses, discontinuities, "before", 1, ts)
+    for table in stops.doses:
+        _check_inside(table, ts)
     eager = is_eager()
     run = _compiled if is_interpreted() else _steady_cycle
     sol = run(fn, y0, ts, args, chosen, rtol, atol, jnp.asarray(max_steps), stops)
@@ -92,6 +96,20 @@ def steady_cycle(
         text = "`steady_cycle` found no periodic state; `throw=False` returns `sol.result`."
         sol = eqx.tree_at(lambda s: s.value, sol, eqx.error_if(sol.value, ~sol.ok, text))
     return sol
+
+
+def _check_inside(table: Doses, ts):
+    """Doses of a cycle must be given within it, or they would be lost."""
+    if any(is_traced(x) for x in jax.tree.leaves((table, ts))):
+        return
+    start, end = np.asarray(ts)
+    times = np.asarray(table.times, start.dtype)
+    ends = times if table.duration is None else times + np.asarray(table.duration)
+    for k in np.flatnonzero((times < start) | (times >= end) | (ends > end)):
+        raise ValueError(
+            f"The dose at t = {times[k]:g} is not given within one period, from {start:g} to {end:g}. Move it into "
+            "the period, and divide an infusion that goes on into the next one."
+        )
 
 
 def _steady_cycle(fn, y0, ts, args, method, rtol, atol, max_steps, stops) -> SteadyState:
@@ -124,7 +142,7 @@ def _steady_cycle(fn, y0, ts, args, method, rtol, atol, max_steps, stops) -> Ste
     going = lambda carry: (carry[1] > 1) & (carry[2] < _ITERATIONS)
     root, last, count = jax.lax.while_loop(going, one, (start, inf, jnp.zeros((), int)))
     found = last <= 1
-    result = RESULTS.where(found, RESULTS.successful, RESULTS.not_settled)
+    result = RESULTS.where(found, RESULTS.successful, RESULTS.no_cycle)
     value = jax.lax.custom_root(
         lambda y: after_one(operands, y) - y,
         root,

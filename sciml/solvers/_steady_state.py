@@ -15,6 +15,7 @@ from .._results import RESULTS
 from ._checks import check_field
 from ._field import FlatField, flatten_field
 from ._happen import poisoned
+from ._input import inputs_of
 from ._loop import integrate, RUNNING, Tolerances
 from ._norms import ratio, rms
 from ._rodas5p import Rodas5P
@@ -92,6 +93,11 @@ def steady_state(
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
     times = jnp.asarray(t, dtype), jnp.asarray(max_time, dtype)
+    if inputs_of((fn, args)):
+        raise ValueError(
+            "`steady_state` takes no `Input`: `fn` is evaluated at the time `t` only. Pass the value of the input, "
+            "`u(t)`, as a number."
+        )
     eager = is_eager()
     run = _compiled if is_interpreted() else _steady_state
     sol = run(fn, y0, args, times, rtol, atol, jnp.asarray(max_steps))

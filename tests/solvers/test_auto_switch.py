@@ -67,6 +67,7 @@ def test_it_changes_inside_transformations(transform):
         np.testing.assert_allclose(y, run(float(mu)).ys[-1], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_derivatives_take_the_same_steps():
     by_hand = lambda f, x: (f(x + 1e-4) - f(x - 1e-4)) / 2e-4
     slope = by_hand(last_by(STIFF), MU)

@@ -129,12 +129,6 @@ def test_tolerances(name, value):
         solvers.solve(decay, Y, TS, 1.0, **{name: value})
 
 
-@pytest.mark.parametrize("option", [{"events": (1,)}, {"doses": 1}, {"side": "after"}], ids=str)
-def test_what_is_to_come_is_refused(option):
-    with pytest.raises(NotImplementedError, match=r"not supported yet.*diffrax\.Event"):
-        solvers.solve(decay, Y, TS, 1.0, **option)
-
-
 X = jnp.linspace(0.0, 1.0, 5)
 
 

@@ -156,6 +156,7 @@ def test_a_singular_matrix_that_is_not_diagonal():
     np.testing.assert_allclose(got, jnp.stack([want, want**2 * jnp.cos(ON)]), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_with_a_structured_jacobian():
     """Many small systems in one: x and z of each beside each other."""
     n, ks = 20, jnp.linspace(0.5, 2.0, 20)

@@ -180,6 +180,7 @@ def test_integers_booleans_and_keys_in_the_field(method):
     np.testing.assert_allclose(got, jax.grad(last)(p, False), rtol=1e-6)
 
 
+@pytest.mark.slow
 @twice_as_slow
 def test_inside_scan_cond_and_checkpoint(method):
     def solve(y, k):

@@ -16,6 +16,7 @@ def turning(t, y, w):
     return jnp.stack([y[1], -(w**2) * y[0]])
 
 
+@pytest.mark.slow
 def test_dense_output_agrees_with_the_steps():
     ts = jnp.asarray(np.sort(np.random.default_rng(0).uniform(0, 20, 10_000)))
     for method in (None, solvers.Rodas5P(), solvers.Dopri8()):

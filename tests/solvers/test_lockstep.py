@@ -121,6 +121,7 @@ def test_nothing_long_is_copied_in_a_loop(what):
         assert loop.params["cond_jaxpr"].out_avals[0].shape == ()
 
 
+@pytest.mark.slow
 def test_dense_output_of_members_that_reject_different_steps():
     def fn(t, y, mu):
         return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])

@@ -94,6 +94,19 @@ def test_dosing_at_steady_state():
     np.testing.assert_allclose(got, jax.grad(exact, (0, 1))(0.2, 100.0), rtol=1e-7)
 
 
+def test_doses_outside_the_period_are_refused():
+    """They would be lost."""
+    for doses in (
+        solvers.Doses([24.0], 1.0),
+        solvers.Doses([-1.0], 1.0, duration=2.0),
+        solvers.Doses([23.0], 1.0, duration=2.0),
+    ):
+        with pytest.raises(ValueError, match=r"lies before|within one period"):
+            solvers.steady_cycle(inflow, 0.0, 24.0, K, doses=doses)
+    with pytest.raises(ValueError, match="takes no `Input`"):
+        solvers.steady_state(lambda t, y, u: u(t) - y, 0.0, solvers.Input([0.0], [1.0]))
+
+
 def test_a_driven_oscillator():
     """A limit cycle: after one period the state is the same."""
 
