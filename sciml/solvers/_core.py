@@ -146,9 +146,10 @@ def _solve_states(
             derivatives,
             dense,
         )
-    ends = jax.lax.stop_gradient((t0, ts[-1].astype(dtype)))
-    inside = Between(fn, jnp.minimum(*ends), jnp.maximum(*ends))
-    field, flat, unravel = flatten_field(inside, y0, args, t0, span, jac)
+    if not isinstance(method, AbstractSymplecticMethod):  # compositions go back and forth in time
+        ends = jax.lax.stop_gradient((t0, ts[-1].astype(dtype)))
+        fn = Between(fn, jnp.minimum(*ends), jnp.maximum(*ends))
+    field, flat, unravel = flatten_field(fn, y0, args, t0, span, jac)
     check_tolerances(rtol, atol, flat.shape[0])
     check_declared(method, field, flat)
     mass = method.mass

@@ -80,7 +80,7 @@ def march_fixed(
         )
         edges = take(line.edges, piece), take(line.edges, piece + 1)
         field, y, _ = flatten_field(
-            within(fn_here, t0 + edges[0], t0 + edges[1], line, piece, unravel),
+            within(fn_here, t0 + edges[0], t0 + edges[1], line, piece, unravel, method),
             unravel(c.y),
             args_here,
             t0 + low,

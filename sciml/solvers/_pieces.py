@@ -25,6 +25,7 @@ from ._march import before_first, March, noted, repeats, watch
 from ._replay import solve_flat, solve_forwards
 from ._state import Begin, Tolerances
 from ._switching import Switching
+from ._symplectic import AbstractSymplecticMethod
 from ._timeline import Timeline
 
 
@@ -90,7 +91,7 @@ def march(
             (fn, args, events), [take(k, c.piece) for k in line.intervals]
         )
         field, y, _ = flatten_field(
-            within(fn_here, t0 + low, t0 + high, line, c.piece, unravel),
+            within(fn_here, t0 + low, t0 + high, line, c.piece, unravel, method),
             unravel(c.y),
             args_here,
             t0 + low,
@@ -196,12 +197,13 @@ def _rows_of_piece(due, reached, fractions) -> tuple[Array, Array]:
     return saves, (jnp.arange(count) - saved) % (count + 1)
 
 
-def within(fn, low, high, line: Timeline, piece, unravel):
+def within(fn, low, high, line: Timeline, piece, unravel, method):
     """The vector field on one piece: never evaluated at its very ends, where it may belong to a neighbour,
-    and with the rates of infusions."""
+    and with the rates of infusions. (Symplectic compositions go back and forth in time, beyond the ends.)"""
     first, last = jnp.nextafter(low, high), jnp.nextafter(high, low)
     first, last = jax.lax.stop_gradient((jnp.minimum(first, last), jnp.maximum(first, last)))
-    inside, rates = Between(fn, first, last), line.rates
+    free = isinstance(method, AbstractSymplecticMethod)
+    inside, rates = fn if free else Between(fn, first, last), line.rates
     if rates is None:
         return inside
 

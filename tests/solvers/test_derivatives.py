@@ -180,6 +180,7 @@ def test_fixed_steps_on_lotka_volterra():
     np.testing.assert_allclose(second, HESSIAN_ROW, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_implicit_methods():
     # A linear stiff pair: y1 follows cos t within 1/k.
     def final(k):

@@ -131,6 +131,7 @@ def test_pytrees_dense_output_and_backwards():
     np.testing.assert_allclose(back[-1], jnp.exp(-2.0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_structure_mass_and_derivatives():
     def last(k, solver):
         fn = lambda t, y, k: jnp.stack([-k * y[0] + y[1], y[1] - y[0] ** 2])

@@ -36,6 +36,7 @@ def test_members_equal_single_solves_with_their_own_times(method):
         assert bool(members.ok[i])
 
 
+@pytest.mark.slow
 @methods
 def test_derivatives_of_members_equal_those_of_single_solves(method):
     loss = lambda k, ts: jnp.sum(jnp.sin(solve(k, ts, method).ys))

@@ -17,7 +17,7 @@ import pytest
 from helpers import problem
 
 from sciml import solvers
-from sciml.solvers import _loop
+from sciml.solvers import _loop, _state
 from sciml.solvers._explicit import AbstractExplicitMethod
 from sciml.solvers._rosenbrock import AbstractRosenbrockMethod
 

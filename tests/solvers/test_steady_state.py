@@ -77,6 +77,7 @@ def test_a_stiff_network():
     np.testing.assert_allclose(sol.value.sum(), 1.0)
 
 
+@pytest.mark.slow
 def test_dosing_at_steady_state():
     """The trough of repeated doses, its derivatives, and a solve that starts from it."""
 
