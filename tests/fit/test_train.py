@@ -78,7 +78,8 @@ def test_the_best_is_kept_not_the_last():
     result = fit.train(problem(), optax.sgd(schedule), steps=60, horizon=None)
     finite = result.history[np.isfinite(result.history)]
     assert result.loss / len(TS) == pytest.approx(finite.min(), rel=1e-9)
-    assert result.loss <= float(fit.loss(problem())(problem().initial()))
+    start = float(fit.loss(problem())(problem().initial()))
+    assert result.loss <= start * (1 + 1e-12)  # up to rounding, which differs between programs
 
 
 def test_the_last_update_counts():
