@@ -104,6 +104,7 @@ def test_dense_output_needs_adaptive_steps():
         solvers.solve(decay, 1.0, jnp.array([0.0, 1.0]), 0.7, steps=4, dense=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
 def test_gradients_inside_a_mapped_shard(kind):
     kind = getattr(jax.sharding.AxisType, kind)
@@ -149,6 +150,7 @@ def test_stiff_members_change_the_method_as_a_single_solve_does():
     np.testing.assert_allclose(sol.ys[1, -1, 0], np.cos(2.0), atol=1e-5)
 
 
+@pytest.mark.slow
 @helpers.each_kind
 def test_mixed_second_derivatives_by_a_save_time_at_the_start(method):
     def f(t1, k):

@@ -228,6 +228,7 @@ def test_an_adjoint_for_our_own_methods_is_refused():
         )
 
 
+@pytest.mark.slow
 def test_the_solution_of_least_squares_has_derivatives():
     # min (p0 - a)^2 + (p1 - a^2)^2 with p1 <= 1: the bound is active for a > 1.
     def solution(a):

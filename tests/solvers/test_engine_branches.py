@@ -168,6 +168,7 @@ def test_a_singular_matrix_gives_no_finite_solution(n):
     assert not np.isfinite(factorise(jnp.zeros((n, n)))(jnp.ones(n))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices; see the root conftest.py")
 @methods
 def test_shards(method):
@@ -210,6 +211,7 @@ def test_shards(method):
     helpers.assert_close(compiled(ks, shared), want, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 @twice_as_slow
 def test_dense_output_and_its_derivatives(method):
     p = problem["forced"]

@@ -76,6 +76,7 @@ def test_gradient_and_hessian(method, point):
     np.testing.assert_allclose(second, second.T, atol=5e-6)
 
 
+@pytest.mark.slow
 @twice_as_slow
 def test_forward_mode_and_reverse_over_reverse(method):
     f = functools.partial(loss, method)
@@ -87,6 +88,7 @@ def test_forward_mode_and_reverse_over_reverse(method):
     np.testing.assert_allclose(got, second @ np.arange(1.0, 8.0), rtol=1e-5, atol=5e-6)
 
 
+@pytest.mark.slow
 @twice_as_slow
 def test_batches(method):
     f = functools.partial(loss, method)

@@ -239,6 +239,7 @@ def test_stiff_problems_and_mass_matrices():
     np.testing.assert_allclose([value, by_k], [np.log(2) / 0.5, -np.log(2) / 0.25], rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_dense_output_and_steps_around_events():
     p = jnp.array([9.81, 0.8])
     sol = solvers.solve(
