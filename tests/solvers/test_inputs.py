@@ -163,7 +163,7 @@ def test_a_short_pulse_is_not_missed(options):
     ids=["Tsit5", "Rodas5P", "fixed"],
 )
 def test_the_field_is_never_evaluated_outside_the_span(options):
-    """Not by a rounding error either, which t0 + (t1 - t0) is for one span in ten."""
+    """Not by a rounding error either."""
 
     def fn(t, y, ends):
         outside = (t < jnp.min(ends)) | (t > jnp.max(ends))
@@ -171,8 +171,9 @@ def test_the_field_is_never_evaluated_outside_the_span(options):
 
     rng = np.random.default_rng(0)
     for dtype in (np.float64, np.float32):
-        begin = rng.uniform(-500.0, 500.0, 200).astype(dtype)
-        ends = np.stack([begin, begin + rng.uniform(-3.0, 3.0, 200).astype(dtype)], axis=1)
+        ends = rng.uniform(-5.0, 5.0, (200, 2)).astype(dtype)
+        t0, t1 = ends.T
+        assert (np.abs(t0 + (t1 - t0)) > np.abs(t1)).any()  # so it would happen
         y0 = jnp.ones(1, dtype)
         run = lambda ts, y0=y0: solvers.solve(fn, y0, ts, ts, throw=False, **options).ok
         assert jax.jit(jax.vmap(run))(jnp.asarray(ends)).all()
