@@ -73,7 +73,16 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The optimiser cannot improve any further although the gradient has not vanished. "
         "The objective may be noisy (tighten the tolerances of inner solves) or not smooth."
     )
+    singular_system = (
+        "The equations are singular where the iteration stopped, and not solved: the residuals don't change along some "
+        "direction, `sol.null`. Start elsewhere, or look for equations that say the same twice."
+    )
+    saddle_point = (
+        "A stationary point that is not a minimum: the function falls along some direction (`sol.curvature` is negative). "
+        "Start elsewhere, or use `method=solvers.TrustRegionNewton()`, which leaves such points."
+    )
+    unbounded = "The function falls below every bound: it has no minimum along the way. Check its sign, or give `bounds=`."
     nonfinite_residual = (
-        "The residuals or their derivatives are not finite (nan or inf) at the start. "
+        "The function, its residuals or their derivatives are not finite (nan or inf) at the start. "
         "Choose other starting values or bounds."
     )

@@ -12,10 +12,13 @@ from jaxtyping import Array
 from .._checks import integer_at_least
 from .._results import RESULTS
 from ..solvers._checks import check_method
-from ..solvers._levenberg_marquardt import default_options, minimise_in_box, Optimum, Options
+from ..solvers._nonlinear._front import iterations
+from ..solvers._nonlinear._levenberg_marquardt import LevenbergMarquardt
+from ..solvers._nonlinear._loop import as_result, Box, run
+from ..solvers._nonlinear._method import check_tolerance
 from ._likelihood import (
-    local,
     log_constant,
+    look,
     noise_is_free,
     predict_at,
     prior_terms,
@@ -79,7 +82,7 @@ def estimate(
       the bounds (a Latin hypercube, on the scale of each parameter), or around the initial value
       where there are none.
     - `key`: a JAX random key, for more than one start.
-    - `ftol`, `xtol`: as in [`least_squares`][sciml.solvers.least_squares].
+    - `ftol`, `xtol`: as in [`least_squares`][sciml.solvers.least_squares], by default eps^(7/8) and eps^(5/8).
     - `max_steps`: iterations for each start.
 
     **Returns:**
@@ -95,26 +98,44 @@ def estimate(
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
     xs = _draw(problem, starts, key)
-    options = default_options(xs.dtype, ftol, xtol, integer_at_least("max_steps", max_steps))
-    ends = _run(problem, xs, options)
-    order = np.argsort(
-        np.where(np.isfinite(ends.local.loss), ends.local.loss, np.inf), kind="stable"
-    )
+    check_tolerance("ftol", ftol)
+    check_tolerance("xtol", xtol)
+    # Where the parameters change by far less than their error bars.
+    eps = float(jnp.finfo(xs.dtype).eps)
+    ftol = jnp.asarray(eps**0.875 if ftol is None else ftol, xs.dtype)
+    xtol = jnp.asarray(eps**0.625 if xtol is None else xtol, xs.dtype)
+    method = LevenbergMarquardt(ftol, xtol, geodesic=False, extra=True)
+    ends = _run(problem, xs, method, iterations(max_steps))
+    order = np.argsort(np.where(np.isfinite(ends.loss), ends.loss, np.inf), kind="stable")
     reasons = _reasons(problem, xs, ends)
     sorted_starts = Starts(
-        loss=np.asarray(ends.local.loss)[order],
+        loss=np.asarray(ends.loss)[order],
         ok=np.asarray(ends.result == RESULTS.successful)[order],
         reason=tuple(reasons[i] for i in order),
         values=np.asarray(ends.x)[order],
     )
     best = int(order[0])
-    if not np.isfinite(ends.local.loss[best]):
+    if not np.isfinite(ends.loss[best]):
         raise RuntimeError(f"No start could be evaluated. The first one: {reasons[0]}")
     end = jax.tree.map(lambda v: v[best], ends)
     return conclude(problem, end, sorted_starts, xs[0])
 
 
-def conclude(problem: Problem, end: Optimum, starts: Starts, x0: Array) -> Result:
+class End(eqx.Module):
+    """Where a start ended, with `rows^T rows` the curvature there."""
+
+    x: Array
+    loss: Array
+    misfit: Array
+    rows: Array
+    result: RESULTS
+    active: Array
+    steps: Array
+    failures: Array
+    history: Array
+
+
+def conclude(problem: Problem, end: End, starts: Starts, x0: Array) -> Result:
     """Statistics and error bars at an optimum."""
     fitted = problem.at(end.x)
     active = np.asarray(end.active)
@@ -123,7 +144,7 @@ def conclude(problem: Problem, end: Optimum, starts: Starts, x0: Array) -> Resul
     dof = data - free
     prior = float(prior_terms(problem, end.x)[0])
     scaleless = problem.data.sigma is None and problem.noise.sigma is None
-    chi2 = 2 * (float(end.local.misfit) - abs(prior))
+    chi2 = 2 * (float(end.misfit) - abs(prior))
     variance = (chi2 / dof if dof > 0 else math.nan) if scaleless else 1.0
     log_likelihood, parameters = _log_likelihood(problem, end, prior, chi2, scaleless)
     statistics = describe_problem(problem, active) | {
@@ -136,14 +157,14 @@ def conclude(problem: Problem, end: Optimum, starts: Starts, x0: Array) -> Resul
         "steps": int(end.steps),
         "failed trial points": int(end.failures),
     }
-    rows = np.asarray(end.local.rows)
+    rows = np.asarray(end.rows)
     history = np.asarray(end.history)
     ok = bool(end.result == RESULTS.successful)
     return Result(
         ok=ok,
         message=f"converged in {int(end.steps)} steps" if ok else RESULTS[end.result],
         problem=fitted,
-        loss=float(end.local.loss),
+        loss=float(end.loss),
         starts=starts,
         history=history[np.isfinite(history)],
         statistics=statistics,
@@ -162,7 +183,7 @@ def _log_likelihood(problem, end, prior, chi2, scaleless) -> tuple[float, int]:
         level = math.log(max(chi2 / n, np.finfo(float).tiny))
         constant_without_2pi = constant - n * math.log(2 * math.pi) / 2
         return -n / 2 * (math.log(2 * math.pi) + level + 1) - constant_without_2pi, p + 1
-    return -(float(end.local.loss) - prior + constant), p
+    return -(float(end.loss) - prior + constant), p
 
 
 def describe_problem(problem: Problem, active: np.ndarray) -> dict[str, Any]:
@@ -203,15 +224,29 @@ def by_name(problem: Problem, x) -> dict[str, Any]:
 
 
 @eqx.filter_jit
-def _chunk(problem: Problem, xs: Array, options: Options) -> Optimum:
+def _chunk(problem: Problem, xs: Array, method: LevenbergMarquardt, max_steps: int) -> End:
+    box = Box(problem.lower, problem.upper, True)
+
+    def one(x):
+        end = run(method, lambda x: look(problem, x), x, box, max_steps, history=True)
+        here, finish = end.here, method.finish(end, box)
+        return End(
+            x=here.x,
+            loss=here.loss,
+            misfit=here.misfit,
+            rows=end.memory.model.r,
+            result=as_result(finish.code),
+            active=box.active(here.x),
+            steps=end.evaluations - 1,
+            failures=end.failures,
+            history=end.history,
+        )
+
     # One after the other: on a CPU members in lockstep would all wait for the slowest.
-    one = lambda x: minimise_in_box(
-        lambda x: local(problem, x), x, problem.lower, problem.upper, options
-    )
     return jax.lax.map(one, xs)
 
 
-def _run(problem: Problem, xs: Array, options: Options) -> Optimum:
+def _run(problem: Problem, xs: Array, method: LevenbergMarquardt, max_steps: int) -> End:
     n = xs.shape[0]
     chunks = math.ceil(n / _CHUNK)
     size = math.ceil(n / chunks)
@@ -219,7 +254,7 @@ def _run(problem: Problem, xs: Array, options: Options) -> Optimum:
     ends = []
     with progress(n, "starts") as tick:
         for i in range(chunks):
-            end = _chunk(problem, padded[i * size : (i + 1) * size], options)
+            end = _chunk(problem, padded[i * size : (i + 1) * size], method, max_steps)
             ends.append(jax.block_until_ready(end))
             tick(min(size, n - i * size))
     return jax.tree.map(lambda *parts: jnp.concatenate(parts)[:n], *ends)
@@ -255,12 +290,12 @@ def _draw(problem: Problem, starts: int, key) -> Array:
     return jnp.concatenate([own, drawn])
 
 
-def _reasons(problem: Problem, xs: Array, ends: Optimum) -> list[str]:
+def _reasons(problem: Problem, xs: Array, ends: End) -> list[str]:
     """Why each start did not converge; an empty text for those that did."""
     out = []
     for i in range(xs.shape[0]):
         result = jax.tree.map(lambda v, i=i: v[i], ends.result)
-        if not np.isfinite(ends.local.loss[i]):
+        if not np.isfinite(ends.loss[i]):
             solved = _solve_result(problem, xs[i])
             if bool(solved != RESULTS.successful):
                 result = solved

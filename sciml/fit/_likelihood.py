@@ -16,7 +16,8 @@ from .._dtypes import tolerances
 from .._results import RESULTS
 from ..solvers._checks import check_method
 from ..solvers._core import solve_core
-from ..solvers._levenberg_marquardt import Local
+from ..solvers._nonlinear._loop import all_finite, Look
+from ..solvers._nonlinear._quadratic import Rows
 from ._problem import informative, Problem
 
 
@@ -73,7 +74,7 @@ def _target(problem: Problem):
     return problem.noise.location(values), seen
 
 
-def local(problem: Problem, x: Float[Array, " parameter"]) -> Local:
+def look(problem: Problem, x: Float[Array, " parameter"]) -> tuple[Look, Rows]:
     """Loss, gradient and Fisher information at `x`, by forward sensitivities.
 
     With location m and logarithmic noise level s the loss of a value z is
@@ -90,19 +91,21 @@ def local(problem: Problem, x: Float[Array, " parameter"]) -> Local:
     weight = jnp.exp(-log_sigma)
     flat = lambda j: jnp.where(seen[..., None], j, 0).reshape(-1, x.size)
     r = jnp.where(seen, (z - loc) * weight, 0)
-    rows = flat(j_loc * weight[..., None])
+    rows, target = flat(j_loc * weight[..., None]), -r.reshape(-1)
     misfit = loss = jnp.sum(r**2) / 2
-    gradient = -r.reshape(-1) @ rows
+    extra = jnp.zeros_like(x)
     if noise_is_free(problem):
-        j_log = flat(j_log)
+        root = jnp.sqrt(jnp.asarray(2, x.dtype))
         loss = loss + jnp.sum(jnp.where(seen, log_sigma, 0))
-        gradient = gradient + jnp.where(seen, 1 - r**2, 0).reshape(-1) @ j_log
-        rows = jnp.concatenate([rows, jnp.sqrt(jnp.asarray(2, x.dtype)) * j_log])
+        rows = jnp.concatenate([rows, root * flat(j_log)])
+        target = jnp.concatenate([target, jnp.where(seen, 1 - r**2, 0).reshape(-1) / root])
     if any(informative(p) for p in problem.priors):
-        value, slope, bend = prior_terms(problem, x)
-        loss, misfit, gradient = loss + value, misfit + jnp.abs(value), gradient + slope
+        value, extra, bend = prior_terms(problem, x)
+        loss, misfit = loss + value, misfit + jnp.abs(value)
         rows = jnp.concatenate([rows, jnp.diag(jnp.sqrt(bend))])
-    return Local(loss, gradient, rows.T @ rows, misfit, rows)
+        target = jnp.concatenate([target, jnp.zeros_like(x)])
+    fine = all_finite((loss, rows, target, extra))
+    return Look(x, loss, target, misfit, fine), Rows(rows, target, extra)
 
 
 def prior_terms(problem: Problem, x):

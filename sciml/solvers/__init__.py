@@ -20,15 +20,23 @@ from ._jacobian import (
     Krylov as Krylov,
     Sparse as Sparse,
 )
-from ._least_squares import (
-    least_squares as least_squares,
-    LeastSquaresSolution as LeastSquaresSolution,
-)
 from ._mass import Mass as Mass
 from ._method import (
     AbstractMethod as AbstractMethod,
     AbstractOneStepMethod as AbstractOneStepMethod,
 )
+from ._nonlinear._front import NonlinearSolution as NonlinearSolution
+from ._nonlinear._globalisation import (
+    Backtracking as Backtracking,
+    Damping as Damping,
+    Dogleg as Dogleg,
+    FullStep as FullStep,
+    PseudoTransient as PseudoTransient,
+)
+from ._nonlinear._least_squares import least_squares as least_squares
+from ._nonlinear._levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
+from ._nonlinear._newton import Newton as Newton
+from ._nonlinear._root import root as root
 from ._rk4 import RK4 as RK4
 from ._rodas4 import Rodas4 as Rodas4
 from ._rodas5p import Rodas5P as Rodas5P

