@@ -33,10 +33,16 @@ from ._nonlinear._globalisation import (
     FullStep as FullStep,
     PseudoTransient as PseudoTransient,
 )
+from ._nonlinear._lbfgs import BFGS as BFGS, LBFGS as LBFGS
 from ._nonlinear._least_squares import least_squares as least_squares
 from ._nonlinear._levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
+from ._nonlinear._minimise import minimise as minimise
 from ._nonlinear._newton import Newton as Newton
 from ._nonlinear._root import root as root
+from ._nonlinear._trust_region_newton import (
+    NewtonCG as NewtonCG,
+    TrustRegionNewton as TrustRegionNewton,
+)
 from ._rk4 import RK4 as RK4
 from ._rodas4 import Rodas4 as Rodas4
 from ._rodas5p import Rodas5P as Rodas5P

@@ -58,7 +58,7 @@ class Box(eqx.Module):
 
     def blocked(self, x, gradient):
         """Which unknowns the gradient holds at a bound."""
-        low, high = (x <= self.lower) & (gradient >= 0), (x >= self.upper) & (gradient <= 0)
+        low, high = (x <= self.lower) & (gradient > 0), (x >= self.upper) & (gradient < 0)
         return (low | high) & self.real
 
     def active(self, x):
