@@ -82,6 +82,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "Start elsewhere, or use `method=solvers.TrustRegionNewton()`, which leaves such points."
     )
     unbounded = "The function falls below every bound: it has no minimum along the way. Check its sign, or give `bounds=`."
+    no_sign_change = (
+        "The function has the same sign at both bounds (or is not finite there): no root is enclosed. Widen or move "
+        "`bounds`."
+    )
     nonfinite_residual = (
         "The function, its residuals or their derivatives are not finite (nan or inf) at the start. "
         "Choose other starting values or bounds."

@@ -25,6 +25,10 @@ from ._method import (
     AbstractMethod as AbstractMethod,
     AbstractOneStepMethod as AbstractOneStepMethod,
 )
+from ._nonlinear._anderson import Anderson as Anderson
+from ._nonlinear._bracket import Bracket as Bracket
+from ._nonlinear._broyden import Broyden as Broyden
+from ._nonlinear._fixed_point import fixed_point as fixed_point
 from ._nonlinear._front import NonlinearSolution as NonlinearSolution
 from ._nonlinear._globalisation import (
     Backtracking as Backtracking,

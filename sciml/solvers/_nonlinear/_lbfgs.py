@@ -29,7 +29,7 @@ class _Memory(eqx.Module):
 
 
 class _AbstractQuasiNewton(AbstractMinimiser):
-    """Line searches along directions that `towards` computes of what `learn` has gathered."""
+    """Line searches along directions that `times` computes of what `learn` has gathered."""
 
     order: ClassVar[int] = 1
 
@@ -42,15 +42,15 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         """After a step `s` that changed the gradient by `y`, with s.y > 0."""
 
     @abc.abstractmethod
-    def towards(self, pairs, g: Float[Array, " n"], free) -> Float[Array, " n"]:
-        """Minus the inverse Hessian times `g`, among the unknowns that are free; `None`: all are."""
+    def times(self, pairs, v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The inverse Hessian times `v`."""
 
     def begin(self, x0, m):
         zero, none, no = jnp.zeros((), x0.dtype), jnp.zeros_like(x0), jnp.asarray(False)
         search = wolfe.begin(zero, zero, zero, zero)
         return _Memory(self.empty(x0), none, search, zero, no, jnp.asarray(True))
 
-    def step(self, state, there, linear, box):
+    def respond(self, state, there, linear, box):
         s, here, first = state.memory, state.here, state.first
         dtype = there.x.dtype
         eps = jnp.finfo(dtype).eps
@@ -83,7 +83,7 @@ class _AbstractQuasiNewton(AbstractMinimiser):
                 d = self._towards_inside(pairs, x, g, free, box)
                 free = jnp.ones_like(free)
             else:
-                d = self.towards(pairs, g, None)
+                d = -self.times(pairs, g)
             d = jnp.where(jnp.all(jnp.isfinite(d)) & free, d, 0)
             d = jnp.where(jnp.sum(d * g) < 0, d, jnp.where(free, -g, 0))
             promise = -jnp.sum(d * g) / 2
@@ -93,7 +93,9 @@ class _AbstractQuasiNewton(AbstractMinimiser):
             longest = jnp.full((), 1e10, dtype)
             if box.real:
                 t, d = jnp.ones_like(t), self._inside(x, t * d, g, box)
-                longest = jnp.ones((), dtype)
+                # As far as the first bound, which is at least the end of the direction.
+                room = jnp.where(d > 0, box.upper - x, x - box.lower) / jnp.where(d == 0, 1, jnp.abs(d))
+                longest = jnp.maximum(1, jnp.min(jnp.where(d == 0, longest, room)))
             return d, promise, wolfe.begin(t.astype(dtype), longest, loss, jnp.sum(d * g))
 
         keep = lambda: (s.direction, s.promise, search)
@@ -112,11 +114,17 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         return Answer(accept, box.land(x, t * direction), memory, code)
 
     def _towards_inside(self, pairs, x, g, free, box):
-        """The direction in the box: what would leave it goes to its bound, and the rest is computed anew."""
+        """The minimum of the quadratic model in the box: what would leave it goes to its bound, and the rest is
+        computed anew."""
         low, high = box.lower - x, box.upper - x
+        newton = self.times(pairs, g)
 
         def go(free, held):
-            d = jnp.where(free, self.towards(pairs, jnp.where(free, g, 0), free), held)
+            # With multipliers of what is held: B d = -g + mu and d = held there, B being the inverse of `times`.
+            within = lambda v: jnp.where(free, 0, self.times(pairs, jnp.where(free, 0, v)))
+            right = jnp.where(free, 0, held + newton)
+            mu, _ = jax.scipy.sparse.linalg.cg(within, right, tol=1e-10, maxiter=50)
+            d = jnp.where(free, self.times(pairs, mu) - newton, held)
             return d, free & ((d < low) | (d > high))
 
         def body(carry):
@@ -125,8 +133,10 @@ class _AbstractQuasiNewton(AbstractMinimiser):
             free = free & ~out
             return free, held, *go(free, held), k + 1
 
-        start = (free, jnp.zeros_like(g), *go(free, jnp.zeros_like(g)), jnp.zeros((), int) + 0 * free[0])
-        return jax.lax.while_loop(lambda c: jnp.any(c[3]) & (c[4] < 10), body, start)[2]
+        # The first pass holds nothing new.
+        none, count = jnp.zeros_like(g), (0 * jnp.sum(g)).astype(jnp.result_type(int))
+        going = lambda c: (jnp.any(c[3]) | (c[4] == 0)) & (c[4] < 10)
+        return jax.lax.while_loop(going, body, (free, none, none, free & False, count))[2]
 
     def _inside(self, x, d, g, box):
         """A direction whose end lies in the box: the projection of `d`, or of steepest descent if that leads upwards."""
@@ -204,15 +214,8 @@ class LBFGS(_AbstractQuasiNewton):
         rho = put(pairs.rho, k, 1 / product)
         return _Pairs(put(pairs.s, k, s), put(pairs.y, k, y), rho, k, product / jnp.sum(y**2))
 
-    def towards(self, pairs, g, free):
+    def times(self, pairs, v):
         m = self.memory
-        if free is not None:
-            # What was learnt, seen in the free unknowns alone.
-            s, y = (jnp.where(free[None], v, 0) for v in (pairs.s, pairs.y))
-            product = jnp.sum(s * y, axis=1)
-            known = product > 1e-3 * jnp.finfo(g.dtype).eps * jnp.sum(y**2, axis=1)
-            rho = jnp.where(known, 1 / jnp.where(known, product, 1), 0)
-            pairs = _Pairs(s, y, rho, pairs.last, pairs.scale)
 
         def back(j, carry):
             q, alphas = carry
@@ -220,7 +223,7 @@ class LBFGS(_AbstractQuasiNewton):
             a = take(pairs.rho, k) * jnp.sum(take(pairs.s, k) * q)
             return q - a * take(pairs.y, k), put(alphas, k, a)
 
-        q, alphas = jax.lax.fori_loop(0, m, back, (g, 0 * pairs.rho))
+        q, alphas = jax.lax.fori_loop(0, m, back, (v, 0 * pairs.rho))
         q = pairs.scale * q
 
         def forth(j, q):
@@ -228,7 +231,7 @@ class LBFGS(_AbstractQuasiNewton):
             b = take(pairs.rho, k) * jnp.sum(take(pairs.y, k) * q)
             return q + (take(alphas, k) - b) * take(pairs.s, k)
 
-        return -jax.lax.fori_loop(0, m, forth, q)
+        return jax.lax.fori_loop(0, m, forth, q)
 
 
 class _Inverse(eqx.Module):
@@ -270,12 +273,5 @@ class BFGS(_AbstractQuasiNewton):
         h = h + (1 + jnp.sum(y * hy) / product) / product * (s[:, None] * s[None])
         return _Inverse(h, jnp.zeros_like(pairs.first))
 
-    def towards(self, pairs, g, free):
-        h = pairs.matrix
-        if free is None:
-            return -(h @ g)
-        # The inverse of the Hessian of the free unknowns is not a part of the inverse of the whole.
-        held = ~free
-        block = jnp.where(held[:, None] & held[None], h, jnp.diag(jnp.ones_like(g)))
-        pull = jnp.linalg.solve(block, jnp.where(held, h @ g, 0))
-        return -jnp.where(free, h @ (g - pull), 0)
+    def times(self, pairs, v):
+        return pairs.matrix @ v

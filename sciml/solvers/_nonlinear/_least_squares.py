@@ -21,10 +21,10 @@ from ._front import (
     Task,
 )
 from ._levenberg_marquardt import LevenbergMarquardt
-from ._loop import all_finite, Look, run
+from ._looking import at_residuals
+from ._loop import run
 from ._method import AbstractLeastSquaresMethod
-from ._quadratic import Rows
-from ._robust import check_loss, robust, weights
+from ._robust import check_loss, weights
 
 
 def least_squares(
@@ -98,29 +98,12 @@ def least_squares(
     return finished("least_squares", _least_squares, _compiled, throw, task, method, options)
 
 
-def looking(residuals: Callable, bend: bool, loss: str = "linear", f_scale: ArrayLike = 1.0):
-    """Residuals and their Jacobian, as the loop sees them."""
-
-    def look(x):
-        both = lambda x: (r := residuals(x), r)
-        rows, r = jax.jacfwd(both, has_aux=True)(x)
-        total, rows, target = robust(loss, f_scale, rows, r)
-        fine = all_finite((r, rows, total))
-        directional = None
-        if bend:
-            along = lambda x, p: jax.jvp(residuals, (x,), (p,))[1]
-            directional = lambda p: jax.jvp(lambda x: along(x, p), (x,), (p,))[1]
-        return Look(x, total, target, total, fine), Rows(rows, target, None, directional)
-
-    return look
-
-
 def _least_squares(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     loss, f_scale, max_steps, history = options
     x0, residuals = flat_function(task)
     f_scale = f_scale.astype(x0.dtype)
     box = box_of(task)
-    look = looking(residuals, getattr(method, "geodesic", False), loss, f_scale)
+    look = at_residuals(residuals, getattr(method, "geodesic", False), loss, f_scale)
 
     shape = jax.eval_shape(residuals, x0)
 

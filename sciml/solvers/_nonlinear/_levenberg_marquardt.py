@@ -87,7 +87,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         none = jnp.zeros_like(x0)
         return _Memory(model, none, zero, zero, none, zero, zero)
 
-    def step(self, state, there, linear: Rows, box):
+    def respond(self, state, there, linear: Rows, box):
         s, first = state.memory, state.first
         dtype = there.x.dtype
         eps = jnp.finfo(dtype).eps

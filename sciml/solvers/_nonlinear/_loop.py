@@ -19,7 +19,7 @@ from ..._compat import varying_like
 from ..._results import RESULTS
 
 
-GOING, CONVERGED, STALLED, BAD_START, SINGULAR, SADDLE, UNBOUNDED = range(7)
+GOING, CONVERGED, STALLED, BAD_START, SINGULAR, SADDLE, UNBOUNDED, NO_SIGN_CHANGE = range(8)
 
 _RESULTS = {
     CONVERGED: RESULTS.successful,
@@ -29,6 +29,7 @@ _RESULTS = {
     SINGULAR: RESULTS.singular_system,
     SADDLE: RESULTS.saddle_point,
     UNBOUNDED: RESULTS.unbounded,
+    NO_SIGN_CHANGE: RESULTS.no_sign_change,
 }
 
 
@@ -135,7 +136,7 @@ class AbstractIteration(eqx.Module):
         """
 
     @abc.abstractmethod
-    def step(self, state: State, there: Look, linear: Any, box: Box) -> Answer:
+    def respond(self, state: State, there: Look, linear: Any, box: Box) -> Answer:
         """What to make of the point `there`.
 
         **Arguments:**
@@ -178,7 +179,7 @@ def begin(method, look: Looking, x0, max_steps: int, history: bool, value=None) 
 def advance(method: AbstractIteration, look: Looking, s: State, box: Box) -> State:
     """One evaluation, and what the method makes of it."""
     there, linear = look(s.trial)
-    answer = method.step(s, there, linear, box)
+    answer = method.respond(s, there, linear, box)
     here = jax.tree.map(lambda a, b: jnp.where(answer.accept, a, b), there, s.here)
     history = s.history
     if history is not None:

@@ -6,9 +6,12 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+import optimistix as optx
 from jaxtyping import Array, Float
 
+from . import _looking
 from ._loop import AbstractIteration, Box, State
+from ._optimistix import ForOptimistix
 
 
 class Finish(eqx.Module):
@@ -23,7 +26,7 @@ class Finish(eqx.Module):
     null: Float[Array, " n"]
 
 
-class AbstractNonlinearMethod(AbstractIteration):
+class AbstractNonlinearMethod(AbstractIteration, ForOptimistix):
     """A method of [`root`][sciml.solvers.root], [`least_squares`][sciml.solvers.least_squares] or
     [`minimise`][sciml.solvers.minimise]."""
 
@@ -42,21 +45,30 @@ class AbstractNonlinearMethod(AbstractIteration):
         return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
 
 
-class AbstractLeastSquaresMethod(AbstractNonlinearMethod):
+class AbstractLeastSquaresMethod(AbstractNonlinearMethod, optx.AbstractLeastSquaresSolver):
     """A method for sums of squares."""
 
+    def looking(self, fn):
+        return _looking.at_residuals(fn, getattr(self, "geodesic", False))
 
-class AbstractRootMethod(AbstractNonlinearMethod):
+
+class AbstractRootMethod(AbstractNonlinearMethod, optx.AbstractRootFinder):
     """A method for equations."""
 
+    def looking(self, fn):
+        return _looking.at_equations(fn)
 
-class AbstractMinimiser(AbstractNonlinearMethod):
+
+class AbstractMinimiser(AbstractNonlinearMethod, optx.AbstractMinimiser):
     """A method for functions.
 
     - `order`: of the derivatives it needs: 1 or 2.
     """
 
     order: eqx.AbstractClassVar[int]
+
+    def looking(self, fn):
+        return _looking.at_function(lambda x: fn(x)[0], self.order)
 
 
 def check_tolerance(name: str, value):

@@ -21,7 +21,8 @@ from ._front import (
     Task,
 )
 from ._lbfgs import LBFGS
-from ._loop import all_finite, Look, run
+from ._looking import at_function
+from ._loop import run
 from ._method import AbstractMinimiser
 from ._trust_region_newton import TrustRegionNewton
 
@@ -94,22 +95,6 @@ def minimise(
     return finished("minimise", _minimise, _compiled, throw, task, method, numbers)
 
 
-def looking(fn: Callable, order: int):
-    """A function, its gradient and its Hessian along a direction, as the loop sees them."""
-    both = jax.value_and_grad(fn)
-
-    def look(x):
-        if order == 2:
-            (loss, gradient), along = jax.linearize(both, x)
-            linear = lambda v: along(v)[1]
-        else:
-            (loss, gradient), linear = both(x), None
-        fine = all_finite((loss, gradient))
-        return Look(x, loss, gradient, jnp.abs(loss), fine), linear
-
-    return look
-
-
 def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     max_steps, history = options
     x0, flat = flat_function(task)
@@ -132,7 +117,7 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
         return jnp.where(at_low, x - box.lower, jnp.where(at_high, x - box.upper, g))
 
     def search(_, start):
-        look = looking(fn, method.order)
+        look = at_function(fn, method.order)
         end = run(method, look, start, box, max_steps, history, jax.eval_shape(lambda: start))
         curvature = getattr(method, "curvature", None)
         extra = None if curvature is None else curvature(end, box)

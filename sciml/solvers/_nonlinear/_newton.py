@@ -143,7 +143,7 @@ class Newton(AbstractRootMethod):
             slope = along(gradient)
         return Linear(newton, value, gradient, unit, slope, matrix)
 
-    def step(self, state, there, linear, box):
+    def respond(self, state, there, linear, box):
         s, dtype = state.memory, there.x.dtype
         ftol, xtol = self.tolerances(dtype)
         eps = jnp.finfo(dtype).eps

@@ -20,7 +20,8 @@ from ._front import (
     solution,
     Task,
 )
-from ._loop import all_finite, Look, run
+from ._looking import at_equations
+from ._loop import run
 from ._method import AbstractRootMethod
 from ._newton import Newton
 
@@ -87,17 +88,6 @@ def root(
     return finished("root", _root, _compiled, throw, task, method, numbers)
 
 
-def looking(fn: Callable):
-    """Residuals and the derivative along a direction, as the loop sees them."""
-
-    def look(x):
-        value, along = jax.linearize(fn, x)
-        loss = jnp.sum(value**2) / 2
-        return Look(x, loss, value, loss, all_finite((value, loss))), along
-
-    return look
-
-
 def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     max_steps, history = options
     x0, fn = flat_function(task)
@@ -110,7 +100,7 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     box = box_of(task)
 
     def search(_, start):
-        end = run(method, looking(fn), start, box, max_steps, history, shape)
+        end = run(method, at_equations(fn), start, box, max_steps, history, shape)
         return end.here.x, (end, method.finish(end, box))
 
     def solve_tangent(linear, b):

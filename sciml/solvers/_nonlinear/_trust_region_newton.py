@@ -106,7 +106,7 @@ class TrustRegionNewton(AbstractMinimiser):
         none, zero, square = jnp.zeros_like(x0), jnp.zeros((), dtype), jnp.zeros((n, n), dtype)
         return _Memory(square, none, none, square, none, none, zero, none, zero, zero)
 
-    def step(self, state, there, linear, box):
+    def respond(self, state, there, linear, box):
         s = state.memory
         dtype = there.x.dtype
         eps = jnp.finfo(dtype).eps
@@ -315,7 +315,7 @@ class NewtonCG(AbstractMinimiser):
         none, zero = jnp.zeros_like(x0), jnp.zeros((), x0.dtype)
         return _PathMemory(none, none, none, zero, zero, jnp.asarray(False))
 
-    def step(self, state, there, linear, box):
+    def respond(self, state, there, linear, box):
         s = state.memory
         dtype = there.x.dtype
         eps = jnp.finfo(dtype).eps
