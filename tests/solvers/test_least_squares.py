@@ -3,6 +3,7 @@
 import helpers
 import jax
 import jax.numpy as jnp
+import mgh_problems
 import numpy as np
 import pytest
 import scipy.optimize
@@ -375,3 +376,70 @@ def test_the_core_takes_likelihoods():
     box = Box(jnp.full(2, -jnp.inf), jnp.full(2, jnp.inf), True)
     end = jax.jit(lambda x: run(method, look, x, box, 200))(jnp.zeros(2)).here
     np.testing.assert_allclose(end.x, [np.mean(data), np.log(np.std(data))], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_more_garbow_hillstrom_from_afar_against_scipy():
+    # From 1, 10 and 100 times the start: as many as MINPACK and the trust region of SciPy together, but for those whose
+    # starts lead them elsewhere by chance.
+    missed, gained = [], []
+    for problem in mgh_problems.LEAST_SQUARES:
+        for factor in (1, 10, 100):
+            sol = solvers.least_squares(problem.residuals, problem.start * factor, throw=False)
+            scipy_solves = any(
+                problem.solved(r["f"]) for r in problem.scipy if r["start_factor"] == factor
+            )
+            if problem.solved(2 * float(sol.loss)):
+                assert bool(sol.ok), (problem.name, factor)
+                gained += [] if scipy_solves else [(problem.name, factor)]
+            elif scipy_solves:
+                missed.append((problem.name, factor))
+    assert len(missed) <= 7, missed
+
+
+@pytest.mark.parametrize("loss", ["huber", "soft_l1", "cauchy", "arctan"])
+def test_robust_losses_against_scipy(loss):
+    noise = 0.05 * jnp.sin(37 * X)
+    data = (2.5 * jnp.exp(-1.3 * X) + noise).at[jnp.array([3, 20])].add(5.0)
+    fn = lambda p, data: p[0] * jnp.exp(-p[1] * X) - data
+    run = lambda data: solvers.least_squares(
+        fn, jnp.array([2.0, 1.0]), data, loss=loss, f_scale=0.1
+    )
+    sol = run(data)
+    want = scipy.optimize.least_squares(
+        jax.jit(lambda p: fn(p, data)), [2.0, 1.0], loss=loss, f_scale=0.1, xtol=1e-14, ftol=1e-15, gtol=1e-12
+    )
+    np.testing.assert_allclose(sol.value, want.x, rtol=2e-5)
+    np.testing.assert_allclose(sol.loss, want.cost, rtol=1e-8)
+    assert abs(sol.value[1] - 1.3) < 0.1  # the outliers do little
+    slope = jax.jit(jax.jacfwd(lambda s: run(data + s * noise).value))(0.0)
+    h = 1e-5
+    np.testing.assert_allclose(
+        slope, (run(data + h * noise).value - run(data - h * noise).value) / (2 * h), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_losses_have_names():
+    with pytest.raises(ValueError, match="`loss` must be one of 'linear', 'huber'"):
+        solvers.least_squares(exponential, jnp.ones(2), ONE, loss="tukey")
+    with pytest.raises(ValueError, match="`f_scale` must be a positive number"):
+        solvers.least_squares(exponential, jnp.ones(2), ONE, loss="huber", f_scale=0.0)
+
+
+def test_steps_follow_the_curvature_of_a_valley():
+    valley = lambda y, _: jnp.stack([10 * (y[1] - y[0] ** 2), 1 - y[0]])
+    run = lambda **kw: solvers.least_squares(
+        valley, jnp.array([-1.2, 1.0]), method=solvers.LevenbergMarquardt(**kw)
+    )
+    bent, plain = run(), run(geodesic=False)
+    np.testing.assert_allclose(bent.value, 1.0, rtol=1e-12)
+    assert int(bent.stats["evaluations"]) < int(plain.stats["evaluations"])
+
+
+def test_a_product_that_can_not_be_taken_apart_is_named():
+    x = jnp.linspace(0, 1, 9)
+    sol = solvers.least_squares(
+        lambda p, _: p["a"] * p["b"] * x - 3 * x + 0.1 * jnp.sin(9 * x), {"a": 1.0, "b": 2.0}
+    )
+    ratio = sol.null["a"] / sol.null["b"]
+    np.testing.assert_allclose(ratio, -sol.value["a"] / sol.value["b"], rtol=1e-5)

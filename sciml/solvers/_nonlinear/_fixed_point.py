@@ -11,7 +11,6 @@ from jaxtyping import ArrayLike, PyTree
 from ..._dtypes import as_state
 from ._anderson import Anderson
 from ._front import NonlinearSolution
-from ._method import AbstractRootMethod
 from ._newton import Newton
 from ._root import root
 
@@ -38,7 +37,7 @@ def fixed_point(
     y0: PyTree[Any],
     args: PyTree[Any] = None,
     *,
-    method: AbstractRootMethod | None = None,
+    method: Any = None,
     bounds: tuple[PyTree, PyTree] | None = None,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,

@@ -186,7 +186,8 @@ class Dogleg(AbstractGlobalisation):
 
     def lost(self, control, x, model):
         tiny = jnp.sqrt(jnp.finfo(x.dtype).eps) ** 1.5
-        return control.size <= tiny * norm(model.unit * x) + jnp.finfo(x.dtype).tiny
+        small = control.size <= tiny * norm(model.unit * x) + jnp.finfo(x.dtype).tiny
+        return small | (control.predicted <= 0)
 
 
 class Damping(AbstractGlobalisation):
@@ -224,7 +225,8 @@ class Damping(AbstractGlobalisation):
 
     def lost(self, control, x, model):
         eps = jnp.finfo(x.dtype).eps
-        return control.size <= eps * norm(model.unit * x) + jnp.finfo(x.dtype).tiny
+        small = control.size <= eps * norm(model.unit * x) + jnp.finfo(x.dtype).tiny
+        return small | (control.predicted <= 0)
 
 
 class PseudoTransient(AbstractGlobalisation):

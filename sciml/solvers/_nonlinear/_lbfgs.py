@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .._indexing import put, take
 from . import _wolfe as wolfe
+from ._conjugate_gradients import conjugate_gradients
 from ._loop import Answer, CONVERGED, GOING, STALLED, UNBOUNDED
 from ._method import AbstractMinimiser, Finish
 
@@ -123,7 +124,7 @@ class _AbstractQuasiNewton(AbstractMinimiser):
             # With multipliers of what is held: B d = -g + mu and d = held there, B being the inverse of `times`.
             within = lambda v: jnp.where(free, 0, self.times(pairs, jnp.where(free, 0, v)))
             right = jnp.where(free, 0, held + newton)
-            mu, _ = jax.scipy.sparse.linalg.cg(within, right, tol=1e-10, maxiter=50)
+            mu = conjugate_gradients(within, right, 1e-10, 50)
             d = jnp.where(free, self.times(pairs, mu) - newton, held)
             return d, free & ((d < low) | (d > high))
 

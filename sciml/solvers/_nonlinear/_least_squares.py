@@ -32,7 +32,7 @@ def least_squares(
     y0: PyTree[Any],
     args: PyTree[Any] = None,
     *,
-    method: AbstractLeastSquaresMethod | None = None,
+    method: Any = None,
     bounds: tuple[PyTree, PyTree] | None = None,
     loss: str = "linear",
     f_scale: ArrayLike = 1.0,

@@ -54,13 +54,14 @@ class Box(eqx.Module):
         """The point at the end of `step`, exactly on a bound if it ends there."""
         if not self.real:
             return x + step
-        low, high = step <= self.lower - x, step >= self.upper - x
+        near = 1 - 8 * jnp.finfo(x.dtype).eps
+        low, high = step <= near * (self.lower - x), step >= near * (self.upper - x)
         return jnp.where(low, self.lower, jnp.where(high, self.upper, x + step))
 
     def blocked(self, x, gradient):
         """Which unknowns the gradient holds at a bound."""
         low, high = (x <= self.lower) & (gradient > 0), (x >= self.upper) & (gradient < 0)
-        return (low | high) & self.real
+        return (low | high | (self.lower >= self.upper)) & self.real
 
     def active(self, x):
         """-1 at the lower bound, 1 at the upper, 0 free."""

@@ -9,6 +9,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from ..._compat import varying_like
 from ..._jit import flat_jit
+from ._conjugate_gradients import conjugate_gradients
 from ._front import (
     box_of,
     chosen,
@@ -36,7 +37,7 @@ def minimise(
     y0: PyTree[Any],
     args: PyTree[Any] = None,
     *,
-    method: AbstractMinimiser | None = None,
+    method: Any = None,
     bounds: tuple[PyTree, PyTree] | None = None,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,
@@ -125,7 +126,8 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
 
     def solve_tangent(linear, b):
         if b.shape[0] > _MANY:
-            return jax.scipy.sparse.linalg.cg(linear, b, tol=1e-10)[0]
+            solve = lambda product, b: conjugate_gradients(product, b, 1e-10, 10 * b.shape[0])
+            return jax.lax.custom_linear_solve(linear, b, solve, solve, symmetric=True)
         return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
 
     if derivatives:

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
 from ..._jit import flat_jit
-from .._jacobian import AbstractJacobian
 from ._front import (
     box_of,
     chosen,
@@ -31,9 +30,9 @@ def root(
     y0: PyTree[Any],
     args: PyTree[Any] = None,
     *,
-    method: AbstractRootMethod | None = None,
+    method: Any = None,
     bounds: tuple[PyTree, PyTree] | None = None,
-    jac: AbstractJacobian | None = None,
+    jac: Any = None,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,
     max_steps: int = 1000,
