@@ -74,14 +74,17 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The objective may be noisy (tighten the tolerances of inner solves) or not smooth."
     )
     singular_system = (
-        "The equations are singular where the iteration stopped, and not solved: the residuals don't change along some "
-        "direction, `sol.null`. Start elsewhere, or look for equations that say the same twice."
+        "The equations are singular where the iteration stopped, and not solved: the residuals don't change along "
+        "some direction, `sol.null`. Start elsewhere, or look for equations that say the same twice."
     )
     saddle_point = (
-        "A stationary point that is not a minimum: the function falls along some direction (`sol.curvature` is negative). "
-        "Start elsewhere, or use `method=solvers.TrustRegionNewton()`, which leaves such points."
+        "A stationary point that is not a minimum: the function falls along some direction (`sol.curvature` is "
+        "negative). Start elsewhere, or use `method=solvers.TrustRegionNewton()`, which leaves such points."
     )
-    unbounded = "The function falls below every bound: it has no minimum along the way. Check its sign, or give `bounds=`."
+    unbounded = (
+        "The function falls below every bound: it has no minimum along the way. Check its sign, or give "
+        "`bounds=`."
+    )
     no_sign_change = (
         "The function has the same sign at both bounds (or is not finite there): no root is enclosed. Widen or move "
         "`bounds`."

@@ -6,6 +6,7 @@ Formulas, starts and minima: ACM TOMS 7 (1981), 17-41. See `tests/data/mgh.json`
 import json
 import pathlib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -30,7 +31,8 @@ class Problem:
         return f"{self.name}"
 
     def residuals(self, x, args=None):
-        return eval(self._code, {"np": jnp, "x": x, **self._constants})  # text from the file
+        with jax.numpy_rank_promotion("allow"):
+            return eval(self._code, {"np": jnp, "x": x, **self._constants})  # text from the file
 
     def sum_of_squares(self, x, args=None):
         return jnp.sum(self.residuals(x) ** 2)

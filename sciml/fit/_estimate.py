@@ -102,9 +102,11 @@ def estimate(
     check_tolerance("xtol", xtol)
     # Where the parameters change by far less than their error bars.
     eps = float(jnp.finfo(xs.dtype).eps)
-    ftol = jnp.asarray(eps**0.875 if ftol is None else ftol, xs.dtype)
-    xtol = jnp.asarray(eps**0.625 if xtol is None else xtol, xs.dtype)
-    method = LevenbergMarquardt(ftol, xtol, geodesic=False, extra=True)
+    tolerances = (
+        jnp.asarray(eps**0.875 if ftol is None else ftol, xs.dtype),
+        jnp.asarray(eps**0.625 if xtol is None else xtol, xs.dtype),
+    )
+    method = LevenbergMarquardt(*tolerances, geodesic=False, extra=True)
     ends = _run(problem, xs, method, iterations(max_steps))
     order = np.argsort(np.where(np.isfinite(ends.loss), ends.loss, np.inf), kind="stable")
     reasons = _reasons(problem, xs, ends)
@@ -230,6 +232,7 @@ def _chunk(problem: Problem, xs: Array, method: LevenbergMarquardt, max_steps: i
     def one(x):
         end = run(method, lambda x: look(problem, x), x, box, max_steps, history=True)
         here, finish = end.here, method.finish(end, box)
+        assert end.history is not None
         return End(
             x=here.x,
             loss=here.loss,

@@ -167,7 +167,8 @@ def test_a_start_that_can_not_be_evaluated(start):
     assert not bool(sol.ok) and RESULTS.nonfinite_residual == sol.result
     assert sol.stats["failures"] == 1 and sol.stats["evaluations"] == 1
     with pytest.raises(
-        RuntimeError, match=r"failed after 1 evaluations at loss nan: The function, its residuals .* not finite"
+        RuntimeError,
+        match=r"failed after 1 evaluations at loss nan: The function, its residuals .* not finite",
     ):
         solvers.least_squares(fn, jnp.array([start]))
 
@@ -178,7 +179,9 @@ def test_a_value_whose_derivative_is_not_finite():
 
 
 def test_running_out_of_iterations():
-    sol = solvers.least_squares(exponential, jnp.array([1.0, 0.5]), ONE, max_steps=2, throw=False, history=True)
+    sol = solvers.least_squares(
+        exponential, jnp.array([1.0, 0.5]), ONE, max_steps=2, throw=False, history=True
+    )
     assert not bool(sol.ok) and RESULTS.max_iterations_reached == sol.result
     assert sol.stats["evaluations"] == 3 and sol.history.shape == (3,)
     with pytest.raises(
@@ -407,7 +410,13 @@ def test_robust_losses_against_scipy(loss):
     )
     sol = run(data)
     want = scipy.optimize.least_squares(
-        jax.jit(lambda p: fn(p, data)), [2.0, 1.0], loss=loss, f_scale=0.1, xtol=1e-14, ftol=1e-15, gtol=1e-12
+        jax.jit(lambda p: fn(p, data)),
+        [2.0, 1.0],
+        loss=loss,
+        f_scale=0.1,
+        xtol=1e-14,
+        ftol=1e-15,
+        gtol=1e-12,
     )
     np.testing.assert_allclose(sol.value, want.x, rtol=2e-5)
     np.testing.assert_allclose(sol.loss, want.cost, rtol=1e-8)
@@ -415,7 +424,10 @@ def test_robust_losses_against_scipy(loss):
     slope = jax.jit(jax.jacfwd(lambda s: run(data + s * noise).value))(0.0)
     h = 1e-5
     np.testing.assert_allclose(
-        slope, (run(data + h * noise).value - run(data - h * noise).value) / (2 * h), rtol=1e-4, atol=1e-6
+        slope,
+        (run(data + h * noise).value - run(data - h * noise).value) / (2 * h),
+        rtol=1e-4,
+        atol=1e-6,
     )
 
 

@@ -71,7 +71,11 @@ def test_lbfgs_takes_no_more_evaluations_than_scipy():
     sol = solvers.minimise(rosenbrock, y0, method=solvers.LBFGS())
     value = jax.jit(jax.value_and_grad(lambda y: rosenbrock(y, None)))
     want = scipy.optimize.minimize(
-        lambda y: tuple(map(np.asarray, value(y))), y0, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "ftol": 1e-15}
+        lambda y: tuple(map(np.asarray, value(y))),
+        y0,
+        jac=True,
+        method="L-BFGS-B",
+        options={"gtol": 1e-9, "ftol": 1e-15},
     )
     np.testing.assert_allclose(sol.value, 1.0, rtol=1e-6)
     assert int(sol.stats["evaluations"]) <= 1.2 * want.nfev
@@ -99,12 +103,17 @@ def test_many_bounds_against_scipy(method):
     rng = np.random.default_rng(0)
     n = 40
     root = rng.standard_normal((n, n))
-    matrix, slope = jnp.array(root @ root.T / n + 0.1 * np.eye(n)), jnp.array(rng.standard_normal(n))
+    matrix, slope = (
+        jnp.array(root @ root.T / n + 0.1 * np.eye(n)),
+        jnp.array(rng.standard_normal(n)),
+    )
     fn = lambda y, _: y @ (matrix @ y) / 2 - slope @ y
     low, high = np.full(n, -0.2), np.full(n, 0.3)
     low[3] = high[3] = 0.1  # fixed
     start = np.clip(np.zeros(n), low, high)
-    sol = solvers.minimise(fn, jnp.array(start), bounds=(jnp.array(low), jnp.array(high)), method=method)
+    sol = solvers.minimise(
+        fn, jnp.array(start), bounds=(jnp.array(low), jnp.array(high)), method=method
+    )
     value = jax.jit(jax.value_and_grad(lambda y: fn(y, None)))
     want = scipy.optimize.minimize(
         lambda y: tuple(map(np.asarray, value(y))),
@@ -180,9 +189,11 @@ def test_running_out(method):
 
 
 def test_what_can_not_be_meant():
-    with pytest.raises(ValueError, match="returned 2.* use `solvers.least_squares`"):
+    with pytest.raises(ValueError, match=r"returned 2.* use `solvers.least_squares`"):
         solvers.minimise(lambda y, _: y, jnp.ones(2))
-    with pytest.raises(TypeError, match="`minimise` takes one of the methods BFGS, LBFGS, NewtonCG"):
+    with pytest.raises(
+        TypeError, match="`minimise` takes one of the methods BFGS, LBFGS, NewtonCG"
+    ):
         solvers.minimise(rosenbrock, jnp.ones(2), method=solvers.LevenbergMarquardt())
     with pytest.raises(TypeError, match="real unknowns"):
         solvers.minimise(rosenbrock, jnp.ones(2, complex))
@@ -193,7 +204,9 @@ def test_what_can_not_be_meant():
 @methods
 def test_derivatives_in_every_mode(method):
     # The minimum of (y - a)^2 + exp(y): y' = 2 / (2 + exp(y)).
-    fn = lambda a: solvers.minimise(lambda y, a: (y - a) ** 2 + jnp.exp(y), 0.0, a, method=method).value
+    fn = lambda a: (
+        solvers.minimise(lambda y, a: (y - a) ** 2 + jnp.exp(y), 0.0, a, method=method).value
+    )
     y = fn(1.0)
     want = 2 / (2 + np.exp(y))
     bend = -2 * np.exp(y) * want / (2 + np.exp(y)) ** 2

@@ -29,7 +29,10 @@ def test_minimisers_with_bounds_and_aux(method):
     options = {"lower": jnp.full(3, -2.0), "upper": jnp.array([0.5, 2.0, 2.0])}
     held = optx.minimise(rosenbrock, method, START, has_aux=True, options=options, max_steps=400)
     ours = solvers.minimise(
-        lambda y, args: rosenbrock(y, args)[0], START, method=method, bounds=(options["lower"], options["upper"])
+        lambda y, args: rosenbrock(y, args)[0],
+        START,
+        method=method,
+        bounds=(options["lower"], options["upper"]),
     )
     np.testing.assert_allclose(held.value, ours.value, rtol=1e-9)
     assert held.value[0] == 0.5
@@ -43,7 +46,12 @@ def test_least_squares_in_a_batch():
 
 @pytest.mark.parametrize(
     "method",
-    [solvers.Newton(), solvers.Broyden(), solvers.LevenbergMarquardt(), solvers.TrustRegionNewton()],
+    [
+        solvers.Newton(),
+        solvers.Broyden(),
+        solvers.LevenbergMarquardt(),
+        solvers.TrustRegionNewton(),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_roots_and_their_derivatives(method):

@@ -55,10 +55,11 @@ class Bracket(AbstractRootMethod):
 
     def respond(self, state, there, linear, box):
         if not box.real:
-            raise ValueError("`Bracket` needs `bounds=(lower, upper)` between which the sign changes.")
+            raise ValueError(
+                "`Bracket` needs `bounds=(lower, upper)` between which the sign changes."
+            )
         s = state.memory
         dtype = there.x.dtype
-        eps = jnp.finfo(dtype).eps
         ftol, xtol = self.tolerances(dtype)
         new = jnp.concatenate([there.x, there.value])
         searching = s.stage >= 3
@@ -81,10 +82,14 @@ class Bracket(AbstractRootMethod):
         quadratic = (phi**2 < xi) & ((1 - phi) ** 2 < 1 - xi)
         safe = lambda v: jnp.where(v == 0, 1, v)
         t = a[1] / safe(b[1] - a[1]) * c[1] / safe(b[1] - c[1])
-        t = t + (c[0] - a[0]) / safe(b[0] - a[0]) * a[1] / safe(c[1] - a[1]) * b[1] / safe(c[1] - b[1])
+        t = t + (c[0] - a[0]) / safe(b[0] - a[0]) * a[1] / safe(c[1] - a[1]) * b[1] / safe(
+            c[1] - b[1]
+        )
         width = jnp.abs(b[0] - a[0])
         best = jnp.where(jnp.abs(a[1]) < jnp.abs(b[1]), a, b)
-        least = (2 * xtol * jnp.abs(best[0]) + jnp.finfo(dtype).tiny) / jnp.where(width > 0, width, 1)
+        least = (2 * xtol * jnp.abs(best[0]) + jnp.finfo(dtype).tiny) / jnp.where(
+            width > 0, width, 1
+        )
         t = jnp.where(quadratic & jnp.isfinite(t), t, 0.5)
         t = jnp.clip(t, jnp.minimum(least / 2, 0.5), jnp.maximum(1 - least / 2, 0.5))
         inner = a[0] + t * (b[0] - a[0])

@@ -31,8 +31,8 @@ class NonlinearSolution(eqx.Module):
     - `loss`: half the sum of squared residuals, or the value of the function that was minimised.
     - `optimality`: how far from the solution it is: for least squares by how much of its value the loss could still
       fall by a Gauss-Newton step; for a minimum the same by a Newton step; for a root the largest residual.
-    - `null`: structured as `y0`: the direction in which the residuals don't change, where the system is singular: what can't be
-      determined. Zero otherwise.
+    - `null`: structured as `y0`: the direction in which the residuals don't change, where the system is singular: what
+      can't be determined. Zero otherwise.
     - `curvature`: of a minimum, the smallest eigenvalue of the Hessian in the unknowns that are free: positive at a
       minimum, negative at a saddle point. `nan` from methods that don't see second derivatives.
     - `stats`: `steps`, `evaluations` and `failures` (points at which something was not finite).
@@ -142,6 +142,7 @@ def box_of(task: Task) -> Box:
     if task.lower is None:
         flat, _ = ravel_pytree(task.y0)
         return Box(jnp.full_like(flat, -jnp.inf), jnp.full_like(flat, jnp.inf), False)
+    assert task.upper is not None
     return Box(task.lower, task.upper, True)
 
 
@@ -180,6 +181,7 @@ def chosen(name: str, method, default, kind: type, y0, options: dict) -> Abstrac
             raise ValueError(f"`{key}` has no meaning for `{type(method).__name__}`.")
         if key in ("ftol", "xtol"):
             check_tolerance(key, value)
+    assert isinstance(method, AbstractNonlinearMethod)
     method = dataclasses.replace(method, **given)
     ftol, xtol = method.tolerances(jax.tree.leaves(y0)[0].dtype)
     return dataclasses.replace(method, ftol=ftol, xtol=xtol)

@@ -65,6 +65,13 @@ class AbstractGlobalisation(eqx.Module):
     def propose(self, model: Linear, x: Float[Array, " n"], control: Control, box: Box) -> Control:
         """The next step."""
 
+    def proposal(self, model, x, control, fresh, box) -> tuple[Control, Bool[Array, ""]]:
+        """The next step, after what is first at the start, and whether it can't get on."""
+        begun = self.first(model, x, control)
+        control = jax.tree.map(lambda a, b: jnp.where(fresh, a, b), begun, control)
+        control = self.propose(model, x, control, box)
+        return control, self.lost(control, x, model)
+
     @abc.abstractmethod
     def lost(self, control: Control, x: Float[Array, " n"], model: Linear) -> Bool[Array, ""]:
         """Whether it can't get on."""
@@ -76,7 +83,9 @@ def norm(x):
 
 def _gain(control, here, there):
     actual = here.loss - there.loss
-    return jnp.where(control.predicted > 0, actual / jnp.where(control.predicted > 0, control.predicted, 1), -1.0)
+    return jnp.where(
+        control.predicted > 0, actual / jnp.where(control.predicted > 0, control.predicted, 1), -1.0
+    )
 
 
 def _finite(p):
@@ -216,10 +225,12 @@ class Damping(AbstractGlobalisation):
         n = x.shape[0]
         both = triangle(jnp.concatenate([model.matrix, model.value[:, None]], axis=1))
         quadratic = Quadratic(both[:n, :n], both[:n, n], None)
-        step, lam = quadratic.within(control.size, model.unit, control.lam, x, box)
+        step, lam, _ = quadratic.within(control.size, model.unit, control.lam, x, box)
         step = _finite(step)
         # A radius beyond the step would take long to become one that matters.
-        size = jnp.where(lam > 0, control.size, jnp.minimum(control.size, 4 * norm(model.unit * step)))
+        size = jnp.where(
+            lam > 0, control.size, jnp.minimum(control.size, 4 * norm(model.unit * step))
+        )
         size = jnp.where(size > 0, size, control.size)
         return Control(size, step, quadratic.reduction(step), lam)
 

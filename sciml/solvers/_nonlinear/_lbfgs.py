@@ -69,7 +69,9 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         pairs = jax.lax.cond(update, lambda: self.learn(s.pairs, moved, turn), lambda: s.pairs)
         # Lost with what was learnt: once more without it.
         restart = lost & ~s.fresh
-        pairs = jax.tree.map(lambda a, b: jnp.where(restart | first, a, b), self.empty(there.x), pairs)
+        pairs = jax.tree.map(
+            lambda a, b: jnp.where(restart | first, a, b), self.empty(there.x), pairs
+        )
         fresh = first | restart | (s.fresh & ~update)
 
         x = jnp.where(accept, there.x, here.x)
@@ -95,7 +97,9 @@ class _AbstractQuasiNewton(AbstractMinimiser):
             if box.real:
                 t, d = jnp.ones_like(t), self._inside(x, t * d, g, box)
                 # As far as the first bound, which is at least the end of the direction.
-                room = jnp.where(d > 0, box.upper - x, x - box.lower) / jnp.where(d == 0, 1, jnp.abs(d))
+                room = jnp.where(d > 0, box.upper - x, x - box.lower) / jnp.where(
+                    d == 0, 1, jnp.abs(d)
+                )
                 longest = jnp.maximum(1, jnp.min(jnp.where(d == 0, longest, room)))
             return d, promise, wolfe.begin(t.astype(dtype), longest, loss, jnp.sum(d * g))
 
@@ -140,7 +144,7 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         return jax.lax.while_loop(going, body, (free, none, none, free & False, count))[2]
 
     def _inside(self, x, d, g, box):
-        """A direction whose end lies in the box: the projection of `d`, or of steepest descent if that leads upwards."""
+        """A direction whose end lies in the box: the projection of `d`, or of steepest descent if that leads up."""
         end = jnp.clip(x + d, box.lower, box.upper) - x
         scale = jnp.sqrt(jnp.sum(d**2) / jnp.maximum(jnp.sum(g**2), jnp.finfo(x.dtype).tiny))
         plain = jnp.clip(x - scale * g, box.lower, box.upper) - x

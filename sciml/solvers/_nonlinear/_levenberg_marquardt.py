@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ._loop import (
-    AbstractIteration,
-    all_finite,
     Answer,
     Box,
     CONVERGED,
@@ -19,7 +17,7 @@ from ._loop import (
 )
 from ._method import AbstractLeastSquaresMethod, Finish
 from ._quadratic import Quadratic, Rows
-from ._triangle import null_direction
+from ._triangle import back, back_transposed, null_direction
 
 
 class _Memory(eqx.Module):
@@ -123,32 +121,30 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         # Residuals that are all rounding errors: a perfect fit.
         exact = jnp.sqrt(2 * jnp.maximum(misfit, 0)) <= eps * _norm(model.lengths() * x)
 
-        p, lam = model.within(radius, unit, s.lam, x, box)
+        p, lam, t = model.within(radius, unit, s.lam, x, box)
         p = _finite(p)
         predicted = model.reduction(p)
         level = blind & (predicted > 0.8 * s.predicted)
         converged = (~first & (small | short | level)) | (accept & exact)
         if self.geodesic:
-            p = p + self._bend(model, linear, jnp.sqrt(lam) * unit, unit, accept, p, x, box)
+            p = p + self._bend(linear, t, unit, accept, p, x, box)
         code = jnp.where(converged, CONVERGED, jnp.where(stuck, STALLED, GOING))
         memory = _Memory(model, p, predicted, first_misfit, scale, lam, radius)
         return Answer(accept, box.land(x, p), memory, code)
 
-    def _bend(self, model, linear, d, unit, accept, p, x, box):
+    def _bend(self, linear, t, unit, accept, p, x, box):
         """The second-order part of the step, if it is small and lies inside."""
 
         def bent():
             assert linear.bend is not None
-            eps = jnp.finfo(p.dtype).eps
-            second = linear.bend(p)
-            gradient = jnp.sum(linear.rows * second[:, None], axis=0)
-            free = (x + p > box.lower) & (x + p < box.upper) if box.real else jnp.ones(p.shape, bool)
-            t = Quadratic.of(Rows(linear.rows, second))
-            a = t._solve(jnp.maximum(d, eps * _positive(model.lengths())), ~free, jnp.zeros_like(p))[0] / 2
+            second = linear.rows.T @ linear.bend(p)
+            a = -back(t, back_transposed(t, second)) / 2
+            if box.real:
+                low, high = box.lower - x, box.upper - x
+                a = jnp.where((p > low) & (p < high), a, 0)
+                a = jnp.where(jnp.all((p + a >= low) & (p + a <= high)), a, 0)
             small = 2 * _norm(unit * a) <= 0.75 * _norm(unit * p)
-            inside = jnp.all((x + p + a >= box.lower) & (x + p + a <= box.upper)) | (not box.real)
-            fine = all_finite((a, gradient)) & small & inside
-            return jnp.where(fine, a, jnp.zeros_like(a))
+            return jnp.where(jnp.all(jnp.isfinite(a)) & small, a, jnp.zeros_like(a))
 
         # Only where the derivatives at hand belong to the point from which the step goes.
         return jax.lax.cond(accept, bent, lambda: jnp.zeros_like(p))

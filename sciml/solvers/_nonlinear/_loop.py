@@ -124,6 +124,18 @@ class Answer(eqx.Module):
     code: Int[Array, ""]
 
 
+class Finish(eqx.Module):
+    """How the end of an iteration is to be judged.
+
+    - `code`: as in the loop. `optimality`: how far from the solution it is, as the method measures it.
+    - `null`: the direction in which nothing changes; zero if there is none.
+    """
+
+    code: Any
+    optimality: Float[Array, ""]
+    null: Float[Array, " n"]
+
+
 class AbstractIteration(eqx.Module):
     """An iterative method: a pure function from what it knows to where it looks next."""
 

@@ -1,41 +1,23 @@
 """What the front functions need of a method, and what makes the same method one of Optimistix'."""
 
-import abc
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
-from jaxtyping import Array, Float
 
 from . import _looking
-from ._loop import AbstractIteration, Box, State
+from ._loop import Finish as Finish
 from ._optimistix import ForOptimistix
 
 
-class Finish(eqx.Module):
-    """How the end of an iteration is to be judged.
-
-    - `code`: as in the loop. `optimality`: how far from the solution it is, as the method measures it.
-    - `null`: the direction in which nothing changes; zero if there is none.
-    """
-
-    code: Any
-    optimality: Float[Array, ""]
-    null: Float[Array, " n"]
-
-
-class AbstractNonlinearMethod(AbstractIteration, ForOptimistix):
+class AbstractNonlinearMethod(ForOptimistix):
     """A method of [`root`][sciml.solvers.root], [`least_squares`][sciml.solvers.least_squares] or
     [`minimise`][sciml.solvers.minimise]."""
 
     ftol: eqx.AbstractVar[Any]
     xtol: eqx.AbstractVar[Any]
-
-    @abc.abstractmethod
-    def finish(self, state: State, box: Box) -> Finish:
-        """Looks at the end of the iteration."""
 
     def tolerances(self, dtype) -> tuple[Any, Any]:
         """`ftol` and `xtol`, by default what the precision allows."""

@@ -48,9 +48,8 @@ class Newton(AbstractRootMethod):
 
     The default of [`root`][sciml.solvers.root]. It first shortens steps until the residuals fall; if that leads
     nowhere, as it does near points at which the Jacobian is singular, it starts again with a trust region (dogleg
-    steps), then with full steps, then with Levenberg-Marquardt steps (with a structured Jacobian, along the transient
-    of `dy/dt = fn(y)` instead). All of them share one evaluation of the function, so that the choice costs little
-    to compile and nothing to run.
+    steps), and then with full steps. All of them share one evaluation of the function, so that the choice costs
+    little to compile and nothing to run.
 
     Convergence is judged by Newton's step, which is an estimate of the error: not by the residuals, whose units
     nobody knows. The last step is taken as well, so that the error is about the square of `xtol`.
@@ -73,7 +72,8 @@ class Newton(AbstractRootMethod):
       [`Krylov`][sciml.solvers.Krylov], which is Newton-Krylov. By default dense.
     - `globalisation`: one of `FullStep`, `Backtracking`, `Dogleg`, `Damping`, `PseudoTransient` of
       [`sciml.solvers`][], or several, tried one after the other.
-    - `xtol`: the length of Newton's step, relative to each unknown, at which the iteration ends; by default the root of eps.
+    - `xtol`: the length of Newton's step, relative to each unknown, at which the iteration ends; by default the root
+      of eps.
     - `ftol`: absolute size of the residuals that counts as zero; by default only what can't be told from rounding
       errors does.
     """
@@ -100,8 +100,7 @@ class Newton(AbstractRootMethod):
     @property
     def phases(self) -> tuple:
         if self.globalisation is None:
-            last = (Damping(),) if isinstance(self.jac, Dense) else (PseudoTransient(),)
-            return (Backtracking(), Dogleg(), FullStep(), *last)
+            return (Backtracking(), Dogleg(), FullStep())
         several = isinstance(self.globalisation, tuple | list)
         return tuple(self.globalisation) if several else (self.globalisation,)
 
@@ -123,7 +122,9 @@ class Newton(AbstractRootMethod):
 
     def _switch(self, phase, name, *operands):
         branches = [getattr(g, name) for g in self.phases]
-        return branches[0](*operands) if len(branches) == 1 else jax.lax.switch(phase, branches, *operands)
+        if len(branches) == 1:
+            return branches[0](*operands)
+        return jax.lax.switch(phase, branches, *operands)
 
     def _linear(self, along, there, memory: _Memory, shift) -> Linear:
         x, value = there.x, there.value
@@ -131,7 +132,7 @@ class Newton(AbstractRootMethod):
         newton = linearisation.solver(shift)(value)
         matrix, unit = None, jnp.ones_like(x)
         if isinstance(self.jac, Dense):
-            matrix = linearisation.matrix
+            matrix = linearisation.matrix  # pyright: ignore[reportAttributeAccessIssue]
             gradient = matrix.T @ value
             unit = jnp.sqrt(jnp.sum(matrix**2, axis=0))
             before = jnp.where(memory.fresh, 0, memory.model.unit)
@@ -154,13 +155,15 @@ class Newton(AbstractRootMethod):
         x = jnp.where(accept, there.x, here.x)
         value = jnp.where(accept, there.value, here.value)
 
-        shifts = [g.shift(control) if isinstance(g, PseudoTransient) else 0 * control.size for g in self.phases]
+        shifts = [
+            g.shift(control) if isinstance(g, PseudoTransient) else 0 * control.size
+            for g in self.phases
+        ]
         shift = jnp.stack(shifts)[s.phase]
-        model = jax.lax.cond(accept, lambda: self._linear(linear, there, s, shift), lambda: s.model)
-        begun = self._switch(s.phase, "first", model, x, control)
-        control = jax.tree.map(lambda a, b: jnp.where(s.fresh, a, b), begun, control)
-        control = self._switch(s.phase, "propose", model, x, control, box)
-        lost = self._switch(s.phase, "lost", control, x, model)
+        # After the last step nobody asks for the next one.
+        build = accept & ~s.last
+        model = jax.lax.cond(build, lambda: self._linear(linear, there, s, shift), lambda: s.model)
+        control, lost = self._switch(s.phase, "proposal", model, x, control, s.fresh, box)
 
         # How far it is to the root, by Newton's step.
         size = jnp.maximum(jnp.where(s.fresh, 0, s.size), jnp.where(accept, jnp.abs(x), 0))

@@ -7,33 +7,47 @@ one evaluation of ours. Bounds are given as `options={"lower": ..., "upper": ...
 
 import abc
 from collections.abc import Callable
+from typing import Any, TYPE_CHECKING
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
 from jax.flatten_util import ravel_pytree
 
-from ._loop import advance, begin, Box, CONVERGED, GOING
+from ._loop import AbstractIteration, advance, begin, Box, CONVERGED, Finish, GOING, Looking, State
 
 
-class ForOptimistix(optx.AbstractIterativeSolver):
+class ForOptimistix(AbstractIteration, optx.AbstractIterativeSolver):
     """What Optimistix asks of a solver, in terms of a method's own functions."""
 
-    @property
-    def rtol(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 1e-8 if self.xtol is None else self.xtol
+    if TYPE_CHECKING:
+        # Not arguments, though Optimistix declares them as fields.
+        rtol: Any = eqx.field(init=False)
+        atol: Any = eqx.field(init=False)
+        norm: Any = eqx.field(init=False)
+        xtol: Any = eqx.field(init=False)
+    else:
 
-    @property
-    def atol(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        # The `norm` that Optimistix takes for zero where the method looks for a root by way of a minimum.
-        return 1e-12
+        @property
+        def rtol(self):
+            return 1e-8 if self.xtol is None else self.xtol
 
-    @property
-    def norm(self):  # pyright: ignore[reportIncompatibleVariableOverride]
-        return _sum_of_squares  # smooth, as what is minimised to find a root must be
+        @property
+        def atol(self):
+            # The `norm` that Optimistix takes for zero where the method looks for a root by way of a minimum.
+            return 1e-12
+
+        @property
+        def norm(self):
+            return _sum_of_squares  # smooth, as what is minimised to find a root must be
 
     @abc.abstractmethod
-    def looking(self, fn: Callable):
+    def finish(self, state: State, box: Box) -> Finish:
+        """Looks at the end of the iteration."""
+
+    @abc.abstractmethod
+    def looking(self, fn: Callable) -> Looking:
         """The function of flat vectors as the loop sees it."""
 
     def _problem(self, fn, y, args, options):
@@ -44,11 +58,18 @@ class ForOptimistix(optx.AbstractIterativeSolver):
             inf = jnp.full_like(x, jnp.inf)
             return x, unravel, self.looking(flat), Box(-inf, inf, False)
         side = lambda name, default: ravel_pytree(
-            jax.tree.map(lambda v, b: jnp.broadcast_to(b, v.shape).astype(v.dtype), y, options[name])
+            jax.tree.map(
+                lambda v, b: jnp.broadcast_to(b, v.shape).astype(v.dtype), y, options[name]
+            )
             if name in options
             else jax.tree.map(lambda v: jnp.full_like(v, default), y)
         )[0]
-        return x, unravel, self.looking(flat), Box(side("lower", -jnp.inf), side("upper", jnp.inf), True)
+        return (
+            x,
+            unravel,
+            self.looking(flat),
+            Box(side("lower", -jnp.inf), side("upper", jnp.inf), True),
+        )
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
         x, _, look, _ = self._problem(fn, y, args, options)

@@ -64,7 +64,7 @@ class Quadratic(eqx.Module):
         fall = -jnp.sum(change * (self.c + change / 2))
         return fall if self.e is None else fall - jnp.sum(self.e * p)
 
-    def within(self, radius, unit, lam, x, box: Box) -> tuple[Array, Array]:
+    def within(self, radius, unit, lam, x, box: Box) -> tuple[Array, Array, Array]:
         """The step that minimises the model within the bounds, as long as `|unit p| <= radius` allows.
 
         The multiplier of the radius is found by Newton's method on the secular equation (Moré 1978), to within a
@@ -77,7 +77,7 @@ class Quadratic(eqx.Module):
 
         **Returns:**
 
-        The step and the multiplier.
+        The step, the multiplier, and the triangle of the damped problem.
         """
         gradient = self.gradient()
         fixed = box.blocked(x, gradient)
@@ -88,41 +88,51 @@ class Quadratic(eqx.Module):
             """The step, its length and how fast it becomes longer with less damping."""
             p, t = self._solve(jnp.sqrt(lam) * unit, fixed, none)
             length = _norm(unit * p)
-            w = back_transposed(t, unit**2 * p / jnp.where(length > 0, length, 1))
-            return p, length, jnp.sum(w**2)
+            return p, t, length, slope_of(p, t, length)
 
-        p, length, slope = stride(tiny**2 * jnp.ones_like(radius))
+        def slope_of(p, t, length):
+            w = back_transposed(t, unit**2 * p / jnp.where(length > 0, length, 1))
+            return jnp.sum(w**2)
+
+        if box.real or self.e is not None:
+            p, t, length, slope = stride(tiny**2 * jnp.ones_like(radius))
+        else:
+            # The triangle is at hand. Of a singular one the step is not finite, and damped below.
+            p, t = back(self.r, -self.c), self.r
+            length = _norm(unit * p)
+            length = jnp.where(jnp.isfinite(length), length, jnp.inf)
+            slope = slope_of(p, t, length)
         inside = length <= 1.1 * radius
         high = _norm(jnp.where(fixed, 0, gradient / unit)) / radius
         low = (length - radius) / (radius * slope)
         low = jnp.where(jnp.isfinite(low) & (low > 0) & (low < high), low, 0)
 
         def cond(carry):
-            _, _, _, _, done, k = carry
+            _, _, _, _, _, done, k = carry
             return ~done & (k < 10)
 
         def body(carry):
-            lam, low, high, _, _, k = carry
+            lam, low, high, _, _, _, k = carry
             lam = jnp.clip(lam, low, high)
             lam = jnp.where(lam > 0, lam, jnp.maximum(1e-3 * high, low))
-            p, length, slope = stride(lam)
+            p, t, length, slope = stride(lam)
             over = length - radius
             done = (jnp.abs(over) <= 0.1 * radius) | ((low == 0) & (lam <= 1e-20 * high))
             low, high = jnp.where(over > 0, lam, low), jnp.where(over < 0, lam, high)
             new = lam + length / radius * over / (radius * slope)
             new = jnp.maximum(jnp.where(jnp.isfinite(new), new, jnp.sqrt(low * high)), low)
-            return jnp.where(done, lam, new), low, high, p, done, k + 1
+            return jnp.where(done, lam, new), low, high, p, t, done, k + 1
 
         zero = 0 * radius
-        start = (lam, low, high, p, inside, zero.astype(jnp.result_type(int)))
-        new, _, _, p, _, _ = jax.lax.while_loop(cond, body, start)
+        start = (lam, low, high, p, t, inside, zero.astype(jnp.result_type(int)))
+        new, _, _, p, t, _, _ = jax.lax.while_loop(cond, body, start)
         new = jnp.where(inside, zero, new)
         if not box.real:
-            return p, new
+            return p, new, t
         crosses = jnp.any((x + p < box.lower) | (x + p > box.upper))
         least = jnp.sqrt(jnp.maximum(new, tiny**2)) * unit
         p = jax.lax.cond(crosses, lambda: self.damped(least, x, box), lambda: p)
-        return p, new
+        return p, new, t
 
     def damped(self, d: Float[Array, " n"], x, box: Box) -> Float[Array, " n"]:
         """The step that minimises the model plus `|d p|^2 / 2` within the bounds."""

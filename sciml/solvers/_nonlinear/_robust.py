@@ -12,6 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from ..._compat import is_traced
 
@@ -45,10 +46,10 @@ def weights(loss: str, f_scale, r):
     return jax.jvp(_LOSSES[loss], ((r / f_scale) ** 2,), (jnp.ones_like(r),))[1]
 
 
-def robust(loss: str, f_scale, rows, r):
+def robust(loss: str, f_scale, rows, r) -> tuple[Array, Array, Array]:
     """The loss, and rows and residuals of the sum of squares that looks like it here."""
     if loss == "linear":
-        return jnp.sum(r**2) / 2, rows, r
+        return jnp.asarray(jnp.sum(r**2) / 2), rows, r
     rho = _LOSSES[loss]
     one = jnp.ones_like(r)
     slope_of = lambda z: jax.jvp(rho, (z,), (one,))

@@ -41,8 +41,8 @@ def root(
 ) -> NonlinearSolution:
     """Solves `fn(y, args) = 0`, as many equations as unknowns.
 
-    By Newton's method with exact derivatives, made robust: a line search, a trust region, full steps and
-    Levenberg-Marquardt steps are tried one after the other. The root has derivatives in every mode, by
+    By Newton's method with exact derivatives, made robust: a line search, a trust region and full steps are
+    tried one after the other. The root has derivatives in every mode, by
     `args` and closures (implicit differentiation).
 
     ```python
@@ -93,8 +93,8 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     shape = jax.eval_shape(fn, x0)
     if shape.shape != x0.shape:
         raise ValueError(
-            f"`fn` returned {shape.shape[0]} numbers for {x0.shape[0]} unknowns: `root` needs as many equations as unknowns. "
-            "Use `solvers.least_squares` for more or fewer."
+            f"`fn` returned {shape.shape[0]} numbers for {x0.shape[0]} unknowns: `root` needs as many equations as "
+            "unknowns. Use `solvers.least_squares` for more or fewer."
         )
     box = box_of(task)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._indexing import put
+from .._indexing import put, take
 
 
 _SMALL = 28  # columns up to which reflections in place beat LAPACK's calls, on a CPU
@@ -41,12 +41,33 @@ def triangle(a: Float[Array, "m k"]) -> Float[Array, "k k"]:
 
 def back(r: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
     """R^-1 b."""
-    return jax.scipy.linalg.solve_triangular(r, b)
+    n = b.shape[0]
+    if n > _SMALL:
+        return jax.scipy.linalg.solve_triangular(r, b)
+
+    def eliminate(i, x):
+        k = n - 1 - i
+        column = jax.lax.dynamic_index_in_dim(r, k, 1, keepdims=False)
+        value = take(x, k) / take(column, k)
+        above = jnp.arange(n) < k
+        return put(x - jnp.where(above, value * column, 0), k, value)
+
+    return jax.lax.fori_loop(0, n, eliminate, b)
 
 
 def back_transposed(r: Float[Array, "n n"], b: Float[Array, " n"]) -> Float[Array, " n"]:
     """R^-T b."""
-    return jax.scipy.linalg.solve_triangular(r, b, trans=1)
+    n = b.shape[0]
+    if n > _SMALL:
+        return jax.scipy.linalg.solve_triangular(r, b, trans=1)
+
+    def eliminate(k, x):
+        row = take(r, k)
+        value = take(x, k) / take(row, k)
+        below = jnp.arange(n) > k
+        return put(x - jnp.where(below, value * row, 0), k, value)
+
+    return jax.lax.fori_loop(0, n, eliminate, b)
 
 
 def null_direction(r: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, ""]]:
@@ -58,9 +79,11 @@ def null_direction(r: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Ar
     diagonal = jnp.diag(r)
     tiny = jnp.where(jnp.abs(diagonal) > eps**2, diagonal, eps**2)
     regular = r + jnp.diag(tiny - diagonal)
-    v = jnp.ones_like(diagonal)
-    for _ in range(3):
+
+    def iterate(_, v):
         v = back(regular, back_transposed(regular, v))
         v = v / jnp.max(jnp.abs(v))
-        v = v / jnp.sqrt(jnp.sum(v**2))
+        return v / jnp.sqrt(jnp.sum(v**2))
+
+    v = jax.lax.fori_loop(0, 3, iterate, 1 + 0 * diagonal)
     return v, jnp.sqrt(jnp.sum((r @ v) ** 2))

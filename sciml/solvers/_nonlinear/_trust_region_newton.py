@@ -112,7 +112,9 @@ class TrustRegionNewton(AbstractMinimiser):
         eps = jnp.finfo(dtype).eps
         ftol, xtol = self.tolerances(dtype)
         verdict = judge(state, there, s.predicted)
-        matrix = lambda: jax.vmap(linear, out_axes=1)(varying_like(jnp.eye(len(there.x), dtype=dtype), there.x))
+        matrix = lambda: jax.vmap(linear, out_axes=1)(
+            varying_like(jnp.eye(len(there.x), dtype=dtype), there.x)
+        )
         h = jax.lax.cond(verdict.accept, matrix, lambda: s.matrix)
         accept = verdict.accept & jnp.all(jnp.isfinite(h))
         spectrum = lambda: self._spectrum(h, there, s.unit, box)
@@ -260,7 +262,12 @@ def _within(values, pull, radius):
     high = floor + norm(pull) / radius
     zero = jnp.sum(0 * pull)
     guess = jnp.where(lowest > 0, zero, jnp.minimum(floor + 1e-3 * (high - floor), high))
-    start = (jnp.where(inside | hard, high, guess), floor + zero, high, zero.astype(jnp.result_type(int)))
+    start = (
+        jnp.where(inside | hard, high, guess),
+        floor + zero,
+        high,
+        zero.astype(jnp.result_type(int)),
+    )
     start = jax.tree.map(lambda a: jnp.where(inside | hard, jnp.zeros_like(a), a), start)
     lam, _, _, _ = jax.lax.while_loop(cond, body, start)
     p, _ = step(lam)
@@ -414,4 +421,6 @@ def _steihaug(product, gradient, fixed, radius, max_products):
     no = zero > 0
     start = (0 * gradient, gradient, -gradient, no, no, zero.astype(jnp.result_type(int)))
     p, _, _, _, left, _ = jax.lax.while_loop(cond, body, start)
-    return jnp.where(jnp.all(jnp.isfinite(p)), p, -gradient * radius / jnp.where(size > 0, size, 1)), ~left
+    return jnp.where(
+        jnp.all(jnp.isfinite(p)), p, -gradient * radius / jnp.where(size > 0, size, 1)
+    ), ~left
