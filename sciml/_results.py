@@ -79,10 +79,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
     )
     saddle_point = (
         "A stationary point that is not a minimum: the function falls along some direction (`sol.curvature` is "
-        "negative). Start elsewhere, or use `method=solvers.TrustRegionNewton()`, which leaves such points."
+        "negative). Start elsewhere, or look at the bounds that keep it there."
     )
     unbounded = (
-        "The function falls below every bound: it has no minimum along the way. Check its sign, or give "
+        "The function falls for ever: the unknowns or its value left every scale of the start. Check its sign, or give "
         "`bounds=`."
     )
     no_sign_change = (

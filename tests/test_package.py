@@ -72,7 +72,9 @@ def test_the_public_names_are_there():
         sciml: ["RESULTS", "__version__", "fit", "nets", "plot", "solvers"],
         sciml.solvers: [
             "RESULTS", "RK4", "Solution", "Tsit5", "least_squares", "solve", "solve_ensemble",
-            "AbstractMethod", "ChordUntilDiverged", "LeastSquaresSolution",
+            "AbstractMethod", "ChordUntilDiverged", "NonlinearSolution", "fixed_point", "minimise", "root",
+            "Anderson", "BFGS", "Bracket", "Broyden", "LBFGS", "LevenbergMarquardt", "Newton", "NewtonCG",
+            "TrustRegionNewton", "Backtracking", "Damping", "Dogleg", "FullStep", "PseudoTransient",
         ],
     }.items():  # fmt: skip
         for name in names:

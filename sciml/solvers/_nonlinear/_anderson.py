@@ -1,6 +1,6 @@
 """Anderson acceleration of fixed-point iterations."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -48,6 +48,7 @@ class Anderson(AbstractRootMethod):
     """
 
     depth: int = eqx.field(static=True, default=5)
+    derivatives: ClassVar[bool] = False
     ftol: Any = None
     xtol: Any = None
 

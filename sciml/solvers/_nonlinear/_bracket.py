@@ -1,6 +1,6 @@
 """One equation in one unknown, between two points at which the signs differ."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class Bracket(AbstractRootMethod):
 
     ftol: Any = None
     xtol: Any = None
+    derivatives: ClassVar[bool] = False
 
     def begin(self, x0, m):
         if x0.shape[0] != 1:

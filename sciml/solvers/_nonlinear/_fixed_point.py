@@ -10,9 +10,9 @@ from jaxtyping import ArrayLike, PyTree
 
 from ..._dtypes import as_state
 from ._anderson import Anderson
-from ._front import NonlinearSolution
+from ._front import iterations, NonlinearSolution, prepare
 from ._newton import Newton
-from ._root import root
+from ._root import find
 
 
 _FEW = 64  # unknowns up to which Newton's method is the default
@@ -77,15 +77,6 @@ def fixed_point(
     if method is None:
         few = sum(x.size for x in jax.tree.leaves(y0)) <= _FEW
         method = Newton() if few else Anderson()
-    return root(
-        _Difference(fn),
-        y0,
-        args,
-        method=method,
-        bounds=bounds,
-        ftol=ftol,
-        xtol=xtol,
-        max_steps=max_steps,
-        history=history,
-        throw=throw,
-    )
+    numbers = (iterations(max_steps), history)
+    task = prepare("fixed_point", _Difference(fn), y0, args, bounds)
+    return find("fixed_point", task, method, {"ftol": ftol, "xtol": xtol}, numbers, throw)

@@ -34,7 +34,7 @@ class NonlinearSolution(eqx.Module):
     - `null`: structured as `y0`: the direction in which the residuals don't change, where the system is singular: what
       can't be determined. Zero otherwise.
     - `curvature`: of a minimum, the smallest eigenvalue of the Hessian in the unknowns that are free: positive at a
-      minimum, negative at a saddle point. `nan` from methods that don't see second derivatives.
+      minimum, negative at a saddle point. `nan` from methods other than `TrustRegionNewton`.
     - `stats`: `steps`, `evaluations` and `failures` (points at which something was not finite).
     - `history`: with `history=True` the loss after each evaluation, nan behind the last; otherwise `None`.
     """

@@ -70,8 +70,8 @@ def least_squares(
     - `loss`: what is summed up instead of squares, so that outliers weigh less: `"linear"` (squares), `"huber"`,
       `"soft_l1"`, `"cauchy"` or `"arctan"`, of residuals in units of `f_scale`, as in SciPy.
     - `ftol`, `xtol`: relative reduction of the loss, and relative length of a step, at which the iteration ends. By
-      default eps^(7/8) and eps^(5/8).
-    - `max_steps`: iterations.
+      default eps^(9/8) and eps^(3/4).
+    - `max_steps`: evaluations after the first.
     - `history`: whether to keep the loss after each evaluation.
     - `throw`: raise `RuntimeError` if it does not converge.
 

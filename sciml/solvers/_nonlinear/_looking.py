@@ -17,22 +17,22 @@ def at_residuals(residuals: Callable, bend: bool, loss: str = "linear", f_scale:
     def look(x):
         both = lambda x: (r := residuals(x), r)
         rows, r = jax.jacfwd(both, has_aux=True)(x)
-        total, rows, target = robust(loss, f_scale, rows, r)
+        total, rows, target, root = robust(loss, f_scale, rows, r)
         fine = all_finite((r, rows, total))
         directional = None
         if bend:
             along = lambda x, p: jax.jvp(residuals, (x,), (p,))[1]
-            directional = lambda p: jax.jvp(lambda x: along(x, p), (x,), (p,))[1]
+            directional = lambda p: root * jax.jvp(lambda x: along(x, p), (x,), (p,))[1]
         return Look(x, total, target, total, fine), Rows(rows, target, None, directional)
 
     return look
 
 
-def at_equations(fn: Callable):
+def at_equations(fn: Callable, derivatives: bool):
     """Residuals and the derivative along a direction, as the loop sees them."""
 
     def look(x):
-        value, along = jax.linearize(fn, x)
+        value, along = jax.linearize(fn, x) if derivatives else (fn(x), None)
         loss = jnp.sum(value**2) / 2
         return Look(x, loss, value, loss, all_finite((value, loss))), along
 

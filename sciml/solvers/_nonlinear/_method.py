@@ -1,6 +1,6 @@
 """What the front functions need of a method, and what makes the same method one of Optimistix'."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -35,10 +35,15 @@ class AbstractLeastSquaresMethod(AbstractNonlinearMethod, optx.AbstractLeastSqua
 
 
 class AbstractRootMethod(AbstractNonlinearMethod, optx.AbstractRootFinder):
-    """A method for equations."""
+    """A method for equations.
+
+    - `derivatives`: whether it needs them.
+    """
+
+    derivatives: ClassVar[bool] = True
 
     def looking(self, fn):
-        return _looking.at_equations(fn)
+        return _looking.at_equations(fn, self.derivatives)
 
 
 class AbstractMinimiser(AbstractNonlinearMethod, optx.AbstractMinimiser):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
@@ -23,7 +24,7 @@ from ._front import (
 )
 from ._lbfgs import LBFGS
 from ._looking import at_function
-from ._loop import run
+from ._loop import Finish, Look, run, UNBOUNDED
 from ._method import AbstractMinimiser
 from ._trust_region_newton import TrustRegionNewton
 
@@ -75,7 +76,7 @@ def minimise(
       evaluation leaves them.
     - `ftol`, `xtol`: promised reduction relative to the function's value, and relative length of a step, at which the
       iteration ends.
-    - `max_steps`: evaluations.
+    - `max_steps`: evaluations after the first.
     - `history`: whether to keep the function's value after each evaluation.
     - `throw`: raise `RuntimeError` if it does not converge.
 
@@ -122,7 +123,7 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
         end = run(method, look, start, box, max_steps, history, jax.eval_shape(lambda: start))
         curvature = getattr(method, "curvature", None)
         extra = None if curvature is None else curvature(end, box)
-        return end.here.x, (end, method.finish(end, box), extra)
+        return end.here.x, (end, _bounded(method.finish(end, box), end.here, start), extra)
 
     def solve_tangent(linear, b):
         if b.shape[0] > _MANY:
@@ -138,6 +139,14 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
     else:
         x, (end, finish, curvature) = search(None, x0)
     return solution(task, x, end, finish, curvature)
+
+
+def _bounded(finish: Finish, here: Look, start) -> Finish:
+    """Takes back a success that lies where no problem has its minimum."""
+    far = 1 / jnp.finfo(start.dtype).eps ** 2
+    away = jnp.max(jnp.abs(here.x)) > far * (1 + jnp.max(jnp.abs(start)))
+    code = jnp.where(away | (here.loss < -(far**2)), UNBOUNDED, finish.code)
+    return eqx.tree_at(lambda f: f.code, finish, code)
 
 
 _compiled = flat_jit(_minimise)

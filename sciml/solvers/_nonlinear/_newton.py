@@ -71,7 +71,7 @@ class Newton(AbstractRootMethod):
       [`BlockTridiagonal`][sciml.solvers.BlockTridiagonal], [`BlockDiagonal`][sciml.solvers.BlockDiagonal], or
       [`Krylov`][sciml.solvers.Krylov], which is Newton-Krylov. By default dense.
     - `globalisation`: one of `FullStep`, `Backtracking`, `Dogleg`, `Damping`, `PseudoTransient` of
-      [`sciml.solvers`][], or several, tried one after the other.
+      `sciml.solvers`, or several, tried one after the other.
     - `xtol`: the length of Newton's step, relative to each unknown, at which the iteration ends; by default the root
       of eps.
     - `ftol`: absolute size of the residuals that counts as zero; by default only what can't be told from rounding
@@ -180,6 +180,9 @@ class Newton(AbstractRootMethod):
         lost = lost | ((since > _PATIENCE) & more)
         change = lost & more & ~converged
         trial = box.land(x, jnp.where(near, model.newton, control.step))
+        # The bounds, or rounding, hold it where it is.
+        change = change | (jnp.all(trial == x) & more & ~converged & ~near)
+        lost = lost | (jnp.all(trial == x) & ~near)
         memory = _Memory(
             model=model,
             control=control,

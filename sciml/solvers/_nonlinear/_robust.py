@@ -46,10 +46,10 @@ def weights(loss: str, f_scale, r):
     return jax.jvp(_LOSSES[loss], ((r / f_scale) ** 2,), (jnp.ones_like(r),))[1]
 
 
-def robust(loss: str, f_scale, rows, r) -> tuple[Array, Array, Array]:
-    """The loss, and rows and residuals of the sum of squares that looks like it here."""
+def robust(loss: str, f_scale, rows, r) -> tuple[Array, Array, Array, Array]:
+    """The loss, rows and residuals of the sum of squares that looks like it here, and what scales the rows."""
     if loss == "linear":
-        return jnp.asarray(jnp.sum(r**2) / 2), rows, r
+        return jnp.asarray(jnp.sum(r**2) / 2), rows, r, jnp.ones((), r.dtype)
     rho = _LOSSES[loss]
     one = jnp.ones_like(r)
     slope_of = lambda z: jax.jvp(rho, (z,), (one,))
@@ -58,4 +58,4 @@ def robust(loss: str, f_scale, rows, r) -> tuple[Array, Array, Array]:
     # The curvature of a loss that flattens is negative: what is left of it at least.
     curvature = jnp.maximum(slope + 2 * bend * z, jnp.finfo(r.dtype).eps)
     root = jnp.sqrt(curvature)
-    return f_scale**2 * jnp.sum(value) / 2, rows * root[:, None], r * slope / root
+    return f_scale**2 * jnp.sum(value) / 2, rows * root[:, None], r * slope / root, root

@@ -68,7 +68,7 @@ def root(
     - `jac`: the structure of the Jacobian, such as `solvers.Banded(1, 1)`: short for `method=Newton(jac=...)`.
     - `ftol`, `xtol`: the residuals, absolute, and the relative error of the unknowns at which the iteration ends.
       By default 0, which only rounding errors pass, and the root of eps, after which one more step is taken.
-    - `max_steps`: evaluations.
+    - `max_steps`: evaluations after the first.
     - `history`: whether to keep half the sum of squares after each evaluation.
     - `throw`: raise `RuntimeError` if it does not converge.
 
@@ -80,11 +80,16 @@ def root(
 
     `ValueError`, `TypeError` for input that can't be meant; `RuntimeError` without convergence if `throw` is true.
     """
-    task = prepare("root", fn, y0, args, bounds)
     options = {"ftol": ftol, "xtol": xtol, "jac": jac}
-    method = chosen("root", method, Newton(), AbstractRootMethod, task.y0, options)
     numbers = (iterations(max_steps), history)
-    return finished("root", _root, _compiled, throw, task, method, numbers)
+    task = prepare("root", fn, y0, args, bounds)
+    return find("root", task, method, options, numbers, throw)
+
+
+def find(name: str, task: Task, method, options: dict, numbers: tuple, throw: bool):
+    """The root of a task, for the front function `name`."""
+    method = chosen(name, method, Newton(), AbstractRootMethod, task.y0, options)
+    return finished(name, _root, _compiled, throw, task, method, numbers)
 
 
 def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
@@ -99,15 +104,21 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     box = box_of(task)
 
     def search(_, start):
-        end = run(method, at_equations(fn), start, box, max_steps, history, shape)
+        end = run(
+            method, at_equations(fn, method.derivatives), start, box, max_steps, history, shape
+        )
         return end.here.x, (end, method.finish(end, box))
 
     def solve_tangent(linear, b):
         structure = getattr(method, "jac", None)
         if structure is None:
             return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
-        linearisation = structure.at(linear, None, b, None)
-        return -linearisation.solver(jnp.zeros((), b.dtype))(b)
+
+        def solve(product, b):
+            linearisation = structure.at(product, None, b, None)
+            return -linearisation.solver(jnp.zeros((), b.dtype))(b)
+
+        return jax.lax.custom_linear_solve(linear, b, solve, solve)
 
     if derivatives:
         # The implicit function theorem: how the root moves with all that goes in.
