@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..._checks import integer_at_least
-from ..._compat import is_eager, is_interpreted, is_traced
+from ..._compat import is_eager, is_interpreted, is_traced, varying_like
 from ..._dtypes import as_state, float_leaves_as_arrays
 from ..._results import RESULTS
 from ._loop import as_result, Box, State
@@ -119,7 +119,7 @@ def solution(task: Task, value, state: State, finish: Finish, curvature=None) ->
     _, unravel = ravel_pytree(task.y0)
     _, unravel_int = ravel_pytree(jax.tree.map(lambda x: x.astype(int), task.y0))
     result = as_result(finish.code)
-    active = box_of(task).active(state.here.x)
+    active = box_of(task, state.here.x).active(state.here.x)
     return NonlinearSolution(
         value=unravel(value),
         ok=result == RESULTS.successful,
@@ -138,12 +138,11 @@ def solution(task: Task, value, state: State, finish: Finish, curvature=None) ->
     )
 
 
-def box_of(task: Task) -> Box:
+def box_of(task: Task, x0: Array) -> Box:
     if task.lower is None:
-        flat, _ = ravel_pytree(task.y0)
-        return Box(jnp.full_like(flat, -jnp.inf), jnp.full_like(flat, jnp.inf), False)
+        return Box(jnp.full_like(x0, -jnp.inf), jnp.full_like(x0, jnp.inf), False)
     assert task.upper is not None
-    return Box(task.lower, task.upper, True)
+    return Box(*varying_like((task.lower, task.upper), x0), True)
 
 
 def flat_function(task: Task) -> tuple[Array, Callable[[Array], Array]]:
@@ -158,7 +157,8 @@ def flat_function(task: Task) -> tuple[Array, Callable[[Array], Array]]:
             raise ValueError("`fn` returned no numbers.")
         return out.astype(x.dtype)
 
-    return x0, fn
+    # In a `shard_map` the start differs between devices as soon as anything else does.
+    return varying_like(x0, eqx.filter(task, eqx.is_array), jax.eval_shape(fn, x0)), fn
 
 
 def chosen(name: str, method, default, kind: type, y0, options: dict) -> AbstractNonlinearMethod:

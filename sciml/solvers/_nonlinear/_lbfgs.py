@@ -93,7 +93,7 @@ class _AbstractQuasiNewton(AbstractMinimiser):
             # Nothing is known of the scale at first.
             size = jnp.sum(jnp.abs(g))
             t = jnp.where(fresh, jnp.minimum(1.0, 1 / jnp.where(size > 0, size, 1)), 1.0)
-            longest = jnp.full((), 1e10, dtype)
+            longest = 1e10 + 0 * promise
             if box.real:
                 t, d = jnp.ones_like(t), self._inside(x, t * d, g, box)
                 # As far as the first bound, which is at least the end of the direction.

@@ -101,7 +101,7 @@ def _least_squares(task: Task, method, options, derivatives: bool) -> NonlinearS
     loss, f_scale, max_steps, history = options
     x0, residuals = flat_function(task)
     f_scale = f_scale.astype(x0.dtype)
-    box = box_of(task)
+    box = box_of(task, x0)
     look = at_residuals(residuals, getattr(method, "geodesic", False), loss, f_scale)
 
     shape = jax.eval_shape(residuals, x0)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
-from ..._compat import varying_like
 from ..._jit import flat_jit
 from ._conjugate_gradients import conjugate_gradients
 from ._front import (
@@ -101,14 +100,13 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
     max_steps, history = options
     x0, flat = flat_function(task)
     out = jax.eval_shape(flat, x0)
-    x0 = varying_like(x0, out)
     if out.shape != (1,):
         raise ValueError(
             f"`minimise` needs a function that returns one number, but `fn` returned {out.shape[0]}. For residuals "
             "use `solvers.least_squares`."
         )
     fn = lambda x: flat(x)[0]
-    box = box_of(task)
+    box = box_of(task, x0)
 
     def conditions(x):
         """Zero at the solution: the gradient, or the distance from a bound that is active."""

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from ..._compat import varying_like
 from .._jacobian import AbstractJacobian, Dense
 from ._globalisation import (
     AbstractGlobalisation,
@@ -204,6 +203,7 @@ class Newton(AbstractRootMethod):
         if model.matrix is not None:
             # Only where it matters; it costs a factorisation.
             failed = state.code != CONVERGED
+            singular = failed & ~failed
             eps = jnp.finfo(here.x.dtype).eps
             lengths = jnp.sqrt(jnp.sum(model.matrix**2, axis=0))
             lengths = jnp.where(lengths > 0, lengths, 1)
@@ -216,9 +216,7 @@ class Newton(AbstractRootMethod):
                 found = least <= jnp.sqrt(eps)
                 return jnp.where(found, v, 0), found
 
-            null, singular = jax.lax.cond(
-                failed & here.fine, direction, lambda: varying_like((null, singular), model.matrix)
-            )
+            null, singular = jax.lax.cond(failed & here.fine, direction, lambda: (null, singular))
         code = jnp.where(singular & (state.code != CONVERGED), SINGULAR, state.code)
         return Finish(code, jnp.max(jnp.abs(here.value)), null)
 

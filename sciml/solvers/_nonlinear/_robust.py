@@ -49,7 +49,7 @@ def weights(loss: str, f_scale, r):
 def robust(loss: str, f_scale, rows, r) -> tuple[Array, Array, Array, Array]:
     """The loss, rows and residuals of the sum of squares that looks like it here, and what scales the rows."""
     if loss == "linear":
-        return jnp.asarray(jnp.sum(r**2) / 2), rows, r, jnp.ones((), r.dtype)
+        return jnp.asarray(jnp.sum(r**2) / 2), rows, r, jnp.ones_like(r)
     rho = _LOSSES[loss]
     one = jnp.ones_like(r)
     slope_of = lambda z: jax.jvp(rho, (z,), (one,))

@@ -101,7 +101,7 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
             f"`fn` returned {shape.shape[0]} numbers for {x0.shape[0]} unknowns: `root` needs as many equations as "
             "unknowns. Use `solvers.least_squares` for more or fewer."
         )
-    box = box_of(task)
+    box = box_of(task, x0)
 
     def search(_, start):
         end = run(
