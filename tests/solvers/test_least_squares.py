@@ -400,7 +400,10 @@ def test_more_garbow_hillstrom_from_afar_against_scipy():
     assert len(missed) <= 7, missed
 
 
-@pytest.mark.parametrize("loss", ["huber", "soft_l1", "cauchy", "arctan"])
+@pytest.mark.parametrize(
+    "loss",
+    ["cauchy", *(pytest.param(x, marks=pytest.mark.slow) for x in ("huber", "soft_l1", "arctan"))],
+)
 def test_robust_losses_against_scipy(loss):
     noise = 0.05 * jnp.sin(37 * X)
     data = (2.5 * jnp.exp(-1.3 * X) + noise).at[jnp.array([3, 20])].add(5.0)

@@ -37,6 +37,7 @@ def test_rosenbrock(method):
     assert 0 < sol.stats["steps"] <= sol.stats["evaluations"] < 130
 
 
+@pytest.mark.slow
 @methods
 def test_units_of_the_unknowns_and_of_the_value(method):
     scale = jnp.array([1e6, 1e-3])
@@ -90,6 +91,7 @@ def test_a_bound_that_holds(method):
     np.testing.assert_array_equal(sol.active, [1, 0])
 
 
+@pytest.mark.slow
 @methods
 def test_case_34_bounds_are_not_ignored(method):
     fn = lambda y, _: (y[0] - 2) ** 2 + (y[1] - 3) ** 2
@@ -128,6 +130,7 @@ def test_many_bounds_against_scipy(method):
     assert sol.value[3] == 0.1
 
 
+@pytest.mark.slow
 @methods
 def test_no_evaluation_leaves_the_bounds(method):
     def fn(y, _):
@@ -179,6 +182,7 @@ def test_what_has_no_minimum():
     assert RESULTS.nonfinite_residual == bad.result
 
 
+@pytest.mark.slow
 @methods
 def test_running_out(method):
     sol = solvers.minimise(
@@ -228,6 +232,7 @@ def test_derivatives_with_a_bound_that_holds():
     np.testing.assert_allclose(by_high, [1, -0.5], atol=1e-9)
 
 
+@pytest.mark.slow
 @methods
 def test_members_of_a_batch_end_by_themselves(method):
     starts = jnp.array([[-1.0, 1.0], [3.0, -2.0], [jnp.nan, 0.0]])

@@ -81,6 +81,7 @@ def test_certified_values(name, start, problems):
         assert digits(sd, file["certified_sd"]) > (6 if file["rss"] > 1e-20 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Misra1a", "MGH09", "Roszman1"])
 def test_without_geodesic_acceleration(name, problems):
     file, residuals = problems(name)

@@ -85,7 +85,7 @@ class Broyden(AbstractRootMethod):
         refresh = ~s.exact & ~s.refresh & ~accept & (t < 0.3)
         t = jnp.where(refresh, 1, t).astype(dtype)
         size = jnp.maximum(s.size, jnp.where(accept, jnp.abs(x), 0))
-        near = accept & sound & jnp.all(jnp.abs(newton) <= xtol * jnp.abs(x) + eps**0.75 * size)
+        near = accept & sound & jnp.all(jnp.abs(newton) <= xtol * jnp.abs(x) + eps * size)
         solved = accept & (jnp.max(jnp.abs(value)) <= ftol)
         lost = ~sound | (~accept & (t < 1e-8))
         code = jnp.where(solved | s.last, CONVERGED, jnp.where(lost, STALLED, GOING))

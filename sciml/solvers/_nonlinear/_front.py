@@ -142,7 +142,8 @@ def box_of(task: Task, x0: Array) -> Box:
     if task.lower is None:
         return Box(jnp.full_like(x0, -jnp.inf), jnp.full_like(x0, jnp.inf), False)
     assert task.upper is not None
-    return Box(*varying_like((task.lower, task.upper), x0), True)
+    lower, upper = varying_like((task.lower, task.upper), x0)
+    return Box(lower, upper, True)
 
 
 def flat_function(task: Task) -> tuple[Array, Callable[[Array], Array]]:

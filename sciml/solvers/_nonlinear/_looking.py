@@ -34,7 +34,9 @@ def at_equations(fn: Callable, derivatives: bool):
     def look(x):
         value, along = jax.linearize(fn, x) if derivatives else (fn(x), None)
         loss = jnp.sum(value**2) / 2
-        return Look(x, loss, value, loss, all_finite((value, loss))), along
+        # A point with an infinite slope is none to go on from.
+        slope = along(jnp.ones_like(x)) if derivatives else value
+        return Look(x, loss, value, loss, all_finite((value, loss, slope))), along
 
     return look
 

@@ -166,7 +166,7 @@ class Newton(AbstractRootMethod):
 
         # How far it is to the root, by Newton's step.
         size = jnp.maximum(jnp.where(s.fresh, 0, s.size), jnp.where(accept, jnp.abs(x), 0))
-        near = jnp.abs(model.newton) <= xtol * jnp.abs(x) + eps**0.75 * size
+        near = jnp.abs(model.newton) <= xtol * jnp.abs(x) + eps * size
         near = accept & jnp.all(near) & (shift * xtol <= 1)
         solved = accept & (jnp.max(jnp.abs(value)) <= ftol)
         if model.matrix is not None:

@@ -2,8 +2,8 @@
 
 Each method is one: `optx.root_find(fn, solvers.Newton(), y0)`, `optx.least_squares(fn, solvers.LevenbergMarquardt(),
 y0)`, `optx.minimise(fn, solvers.TrustRegionNewton(), y0)` and what Optimistix makes of these. A step of Optimistix is
-one evaluation of ours. Bounds are given as `options={"lower": ..., "upper": ...}`; the derivatives that Optimistix takes
-of a solution know nothing of them.
+one evaluation of ours. Bounds are given as `options={"lower": ..., "upper": ...}`; the derivatives of a
+solution that Optimistix takes know nothing of them.
 """
 
 import abc
