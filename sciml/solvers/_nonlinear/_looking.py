@@ -35,7 +35,7 @@ def at_equations(fn: Callable, derivatives: bool):
         value, along = jax.linearize(fn, x) if derivatives else (fn(x), None)
         loss = jnp.sum(value**2) / 2
         # A point with an infinite slope is none to go on from.
-        slope = along(jnp.ones_like(x)) if derivatives else value
+        slope = value if along is None else along(jnp.ones_like(x))
         return Look(x, loss, value, loss, all_finite((value, loss, slope))), along
 
     return look
