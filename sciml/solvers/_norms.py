@@ -4,6 +4,11 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 
+def norm(x: Array) -> Array:
+    """The Euclidean length of a vector."""
+    return jnp.sqrt(jnp.sum(x * x))
+
+
 def rms(x: Array) -> Array:
     return jnp.sqrt(jnp.mean(x * x))
 

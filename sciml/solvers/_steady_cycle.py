@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, PyTree
 
+from .._checks import error_unless
 from .._compat import is_eager, is_interpreted, is_traced
 from .._custom_types import Numbers, VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
@@ -94,7 +95,7 @@ def steady_cycle(
         )
     if throw and not eager:
         text = "`steady_cycle` found no periodic state; `throw=False` returns `sol.result`."
-        sol = eqx.tree_at(lambda s: s.value, sol, eqx.error_if(sol.value, ~sol.ok, text))
+        sol = eqx.tree_at(lambda s: s.value, sol, error_unless(sol.value, sol.ok, text))
     return sol
 
 

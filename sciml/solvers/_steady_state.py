@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, PyTree
 
+from .._checks import error_unless
 from .._compat import is_eager, is_interpreted, varying_like
 from .._custom_types import VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
@@ -108,7 +109,7 @@ def steady_state(
         )
     if throw and not eager:
         text = "`steady_state` found no state of rest; `throw=False` returns `sol.result`."
-        sol = eqx.tree_at(lambda s: s.value, sol, eqx.error_if(sol.value, ~sol.ok, text))
+        sol = eqx.tree_at(lambda s: s.value, sol, error_unless(sol.value, sol.ok, text))
     return sol
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from .._indexing import put
 from ._loop import Answer, CONVERGED, GOING, STALLED
-from ._method import AbstractRootMethod, Finish
+from ._method import AbstractRootMethod
 from ._triangle import back, triangle
 
 
@@ -96,12 +96,5 @@ class Anderson(AbstractRootMethod):
         code = jnp.where(converged, CONVERGED, jnp.where(state.failures > 30, STALLED, GOING))
         return Answer(accept, box.land(x, step), _Memory(residuals, images, count, size), code)
 
-    def tolerances(self, dtype):
-        eps = float(jnp.finfo(dtype).eps)
-        ftol = 0.0 if self.ftol is None else self.ftol
-        xtol = eps**0.75 if self.xtol is None else self.xtol
-        return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
-
-    def finish(self, state, box):
-        here = state.here
-        return Finish(state.code, jnp.max(jnp.abs(here.value)), jnp.zeros_like(here.x))
+    def default_tolerances(self, eps):
+        return 0.0, eps**0.75

@@ -6,13 +6,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._loop import Answer, CONVERGED, GOING, NO_SIGN_CHANGE
-from ._method import AbstractRootMethod, Finish
+from ._loop import Answer, CONVERGED, GOING, NO_SIGN_CHANGE, STALLED
+from ._method import AbstractRootMethod
 
 
 class _Memory(eqx.Module):
     """- `a`, `b`, `c`: points with their values: the newest, the one on the other side of the root, the one before.
-    - `stage`: 0 the start, 1 the lower bound, 2 the upper one, then the search.
+    - `stage`: 0 the start, 1 the lower bound, 2 the upper one, then the search. `height`: the smaller value of the
+      two ends when it began.
     """
 
     a: Array
@@ -20,6 +21,7 @@ class _Memory(eqx.Module):
     c: Array
     start: Array
     stage: Array
+    height: Array
 
 
 class Bracket(AbstractRootMethod):
@@ -52,7 +54,8 @@ class Bracket(AbstractRootMethod):
         if x0.shape[0] != 1:
             raise ValueError(f"`Bracket` is for one unknown, but there are {x0.shape[0]}.")
         none = jnp.zeros((2,), x0.dtype)
-        return _Memory(none, none, none, none, jnp.zeros((), jnp.result_type(int)))
+        stage = jnp.zeros((), jnp.result_type(int))
+        return _Memory(none, none, none, none, stage, jnp.zeros((), x0.dtype))
 
     def respond(self, state, there, linear, box):
         if not box.real:
@@ -64,7 +67,7 @@ class Bracket(AbstractRootMethod):
         ftol, xtol = self.tolerances(dtype)
         new = jnp.concatenate([there.x, there.value])
         searching = s.stage >= 3
-        differs = lambda p, q: jnp.sign(p[1]) != jnp.sign(q[1])
+        differs = lambda p, q: (jnp.sign(p[1]) != jnp.sign(q[1])) & jnp.isfinite(p[1] + q[1])
 
         # The search: which side the new point replaces.
         same = jnp.sign(new[1]) == jnp.sign(s.a[1])
@@ -96,21 +99,23 @@ class Bracket(AbstractRootMethod):
         inner = a[0] + t * (b[0] - a[0])
         trial = jnp.where(s.stage == 0, box.lower, jnp.where(s.stage == 1, box.upper, inner[None]))
 
-        better = there.fine & (state.first | (there.loss <= state.here.loss))
+        # The better end of the bracket, and not the smallest value seen: that may be a bound.
+        held = state.here.x[0]
+        outside = searching & ((held < jnp.minimum(a[0], b[0])) | (held > jnp.maximum(a[0], b[0])))
+        better = there.fine & (state.first | outside | (there.loss <= state.here.loss))
+        # At a pole the sign changes as well, but the function grows.
+        height = jnp.where(s.stage == 2, jnp.minimum(jnp.abs(a[1]), jnp.abs(b[1])), s.height)
+        pole = jnp.abs(best[1]) > height
         zero = jnp.abs(there.value[0]) <= ftol
         tight = (s.stage >= 2) & (width <= 2 * xtol * jnp.abs(best[0]) + jnp.finfo(dtype).tiny)
         missing = (s.stage == 2) & ~differs(a, b) & ~zero
         code = jnp.where(missing, NO_SIGN_CHANGE, GOING)
-        code = jnp.where((zero & there.fine) | (tight & ~missing), CONVERGED, code)
-        memory = _Memory(a, b, c, start, jnp.minimum(s.stage + 1, 3))
+        end = jnp.where(pole, STALLED, CONVERGED)
+        code = jnp.where(tight & ~missing, end, code)
+        code = jnp.where(searching & ~there.fine, STALLED, code)
+        code = jnp.where(zero & there.fine, CONVERGED, code)
+        memory = _Memory(a, b, c, start, jnp.minimum(s.stage + 1, 3), height)
         return Answer(better, trial, memory, code)
 
-    def tolerances(self, dtype):
-        eps = float(jnp.finfo(dtype).eps)
-        ftol = 0.0 if self.ftol is None else self.ftol
-        xtol = 2 * eps if self.xtol is None else self.xtol
-        return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
-
-    def finish(self, state, box):
-        here = state.here
-        return Finish(state.code, jnp.max(jnp.abs(here.value)), jnp.zeros_like(here.x))
+    def default_tolerances(self, eps):
+        return 0.0, 2 * eps

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ..._compat import varying_like
 from ._loop import Answer, CONVERGED, GOING, STALLED
-from ._method import AbstractRootMethod, Finish
+from ._method import AbstractRootMethod
 
 
 class _Memory(eqx.Module):
@@ -93,13 +93,3 @@ class Broyden(AbstractRootMethod):
         is_exact = s.refresh | (s.exact & ~accept)
         memory = _Memory(inverse, newton, t, size, is_exact, refresh, near)
         return Answer(accept, trial, memory, code)
-
-    def tolerances(self, dtype):
-        eps = float(jnp.finfo(dtype).eps)
-        ftol = 0.0 if self.ftol is None else self.ftol
-        xtol = eps**0.5 if self.xtol is None else self.xtol
-        return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
-
-    def finish(self, state, box):
-        here = state.here
-        return Finish(state.code, jnp.max(jnp.abs(here.value)), jnp.zeros_like(here.x))

@@ -29,7 +29,20 @@ class _Difference(eqx.Module):
             raise ValueError(
                 f"`fn` must return what it takes, {jax.tree.structure(y)}, but returned {jax.tree.structure(image)}."
             )
-        return jax.tree.map(lambda a, b: jnp.asarray(a, b.dtype) - b, image, y)
+        return jax.tree.map(self._difference, image, y)
+
+    @staticmethod
+    def _difference(image, y):
+        image = jnp.asarray(image)
+        if jnp.iscomplexobj(image):
+            raise TypeError(
+                "`fn` returned complex numbers: write real and imaginary parts as two arrays."
+            )
+        if image.shape != y.shape:
+            raise ValueError(
+                f"`fn` must return what it takes, an array of shape {y.shape}, but returned shape {image.shape}."
+            )
+        return image.astype(y.dtype) - y
 
 
 def fixed_point(

@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from ..._checks import integer_at_least
+from ..._checks import error_unless, integer_at_least
 from ..._compat import is_eager, is_interpreted, is_traced, varying_like
 from ..._dtypes import as_state, float_leaves_as_arrays
 from ..._results import RESULTS
@@ -91,7 +91,7 @@ def finished(name: str, run: Callable, compiled: Callable, throw: bool, *operand
         raise RuntimeError(_complaint(name, sol))
     if throw and not eager:
         text = f"`{name}` did not converge; `throw=False` returns `sol.result`."
-        sol = eqx.tree_at(lambda s: s.value, sol, eqx.error_if(sol.value, ~sol.ok, text))
+        sol = eqx.tree_at(lambda s: s.value, sol, error_unless(sol.value, sol.ok, text))
     return sol
 
 

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ._loop import Box, Look
+from .._norms import norm
+from ._loop import Box, finite_or_zero, Look
 from ._quadratic import Quadratic
 from ._triangle import triangle
 
@@ -77,19 +78,11 @@ class AbstractGlobalisation(eqx.Module):
         """Whether it can't get on."""
 
 
-def norm(x):
-    return jnp.sqrt(jnp.sum(x**2))
-
-
 def _gain(control, here, there):
     actual = here.loss - there.loss
     return jnp.where(
         control.predicted > 0, actual / jnp.where(control.predicted > 0, control.predicted, 1), -1.0
     )
-
-
-def _finite(p):
-    return jnp.where(jnp.all(jnp.isfinite(p)), p, jnp.zeros_like(p))
 
 
 class FullStep(AbstractGlobalisation):
@@ -103,7 +96,7 @@ class FullStep(AbstractGlobalisation):
         return there.fine, eqx.tree_at(lambda c: c.size, control, size)
 
     def propose(self, model, x, control, box):
-        step = control.size * _finite(model.newton)
+        step = control.size * finite_or_zero(model.newton)
         return Control(control.size, step, jnp.sum(model.value**2) / 2, control.lam)
 
     def lost(self, control, x, model):
@@ -133,7 +126,7 @@ class Backtracking(AbstractGlobalisation):
         return accept, eqx.tree_at(lambda c: c.size, control, size)
 
     def propose(self, model, x, control, box):
-        step = control.size * _finite(model.newton)
+        step = control.size * finite_or_zero(model.newton)
         return Control(control.size, step, control.size * jnp.sum(model.value**2) / 2, control.lam)
 
     def lost(self, control, x, model):
@@ -169,7 +162,7 @@ class Dogleg(AbstractGlobalisation):
 
     def propose(self, model, x, control, box):
         radius, unit = control.size, model.unit
-        newton = _finite(model.newton)
+        newton = finite_or_zero(model.newton)
         down = -model.gradient / unit**2
         steep, bend = jnp.sum((model.gradient / unit) ** 2), jnp.sum(model.slope**2)
         # The lowest point along the steepest descent.
@@ -226,7 +219,7 @@ class Damping(AbstractGlobalisation):
         both = triangle(jnp.concatenate([model.matrix, model.value[:, None]], axis=1))
         quadratic = Quadratic(both[:n, :n], both[:n, n], None)
         step, lam, _ = quadratic.within(control.size, model.unit, control.lam, x, box)
-        step = _finite(step)
+        step = finite_or_zero(step)
         # A radius beyond the step would take long to become one that matters.
         size = jnp.where(
             lam > 0, control.size, jnp.minimum(control.size, 4 * norm(model.unit * step))
@@ -273,7 +266,7 @@ class PseudoTransient(AbstractGlobalisation):
 
     def propose(self, model, x, control, box):
         # After a failure in the direction of the old step: the system is not solved anew.
-        step = control.lam * _finite(model.newton)
+        step = control.lam * finite_or_zero(model.newton)
         return Control(control.size, step, control.predicted, control.lam)
 
     def lost(self, control, x, model):

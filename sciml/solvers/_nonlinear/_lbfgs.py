@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._indexing import put, take
+from .._norms import norm
 from . import _wolfe as wolfe
 from ._conjugate_gradients import conjugate_gradients
-from ._loop import Answer, CONVERGED, GOING, STALLED, UNBOUNDED
-from ._method import AbstractMinimiser, Finish
+from ._loop import Answer, CONVERGED, Finish, GOING, STALLED, UNBOUNDED
+from ._method import AbstractMinimiser
 
 
 class _Memory(eqx.Module):
@@ -64,7 +65,7 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         lost = ((over & (search.low[0] <= 0)) | s.forced) & ~accept
 
         moved, turn = there.x - here.x, there.value - here.value
-        curved = jnp.sum(moved * turn) > eps * jnp.sum(turn**2) * 1e-3
+        curved = jnp.sum(moved * turn) > eps * norm(moved) * norm(turn)
         update = accept & ~first & curved
         pairs = jax.lax.cond(update, lambda: self.learn(s.pairs, moved, turn), lambda: s.pairs)
         # Lost with what was learnt: once more without it.
@@ -89,11 +90,13 @@ class _AbstractQuasiNewton(AbstractMinimiser):
                 d = -self.times(pairs, g)
             d = jnp.where(jnp.all(jnp.isfinite(d)) & free, d, 0)
             d = jnp.where(jnp.sum(d * g) < 0, d, jnp.where(free, -g, 0))
-            promise = -jnp.sum(d * g) / 2
-            # Nothing is known of the scale at first.
-            size = jnp.sum(jnp.abs(g))
-            t = jnp.where(fresh, jnp.minimum(1.0, 1 / jnp.where(size > 0, size, 1)), 1.0)
-            longest = 1e10 + 0 * promise
+            # Before anything was learnt nobody knows the scale: what a restart promises is what was last known.
+            promise = jnp.where(fresh, jnp.where(first, jnp.inf, s.promise), -jnp.sum(d * g) / 2)
+            # Nothing is known of the scale at first, but that the unknowns may change by about as much as they are.
+            size, large = jnp.sum(jnp.abs(g)), jnp.max(jnp.abs(x))
+            stride = jnp.where(large > 0, jnp.minimum(large, 1), 1)
+            t = jnp.where(fresh, stride / jnp.where(size > 0, size, 1), 1.0)
+            longest = 1e30 + 0 * size
             if box.real:
                 t, d = jnp.ones_like(t), self._inside(x, t * d, g, box)
                 # As far as the first bound, which is at least the end of the direction.
@@ -108,9 +111,9 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         t = jnp.where(back, search.low[0], search.t)
 
         noise = 4 * eps * (jnp.abs(loss) + jnp.sum(jnp.abs(g * x)))
-        small = anew & (promise <= jnp.maximum(ftol, eps) * noise / (4 * eps))
+        small = anew & ~fresh & (promise <= jnp.maximum(ftol, eps) * noise / (4 * eps))
         unmoved = accept & ~first & jnp.all(jnp.abs(moved) <= xtol * jnp.abs(x))
-        still = anew & (promise <= 0)
+        still = anew & (search.slope >= 0)
         fine = promise <= 1e4 * noise
         code = jnp.where(lost & s.fresh, jnp.where(fine, CONVERGED, STALLED), GOING)
         code = jnp.where(small | unmoved | still, CONVERGED, code)
@@ -151,11 +154,8 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         descends = jnp.sum(end * g) <= 1e-3 * jnp.sum(plain * g)
         return jnp.where(descends, end, plain)
 
-    def tolerances(self, dtype):
-        eps = float(jnp.finfo(dtype).eps)
-        ftol = eps if self.ftol is None else self.ftol
-        xtol = eps**0.75 if self.xtol is None else self.xtol
-        return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
+    def default_tolerances(self, eps):
+        return eps, eps**0.75
 
     def finish(self, state, box):
         tiny = jnp.finfo(state.here.x.dtype).tiny

@@ -7,15 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from ._loop import (
-    Answer,
-    Box,
-    CONVERGED,
-    GOING,
-    STALLED,
-    State,
-)
-from ._method import AbstractLeastSquaresMethod, Finish
+from .._norms import norm
+from ._loop import Answer, Box, CONVERGED, Finish, finite_or_zero, GOING, STALLED, State
+from ._method import AbstractLeastSquaresMethod
 from ._quadratic import Quadratic, Rows
 from ._triangle import back, back_transposed, null_direction
 
@@ -96,7 +90,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         # Below the rounding errors of the loss the gradient is still known: go on by what is promised. Residuals are
         # differences of numbers of about the size `J x`.
         root = jnp.sqrt(2 * jnp.maximum(state.here.misfit, 0))
-        noise = 4 * eps * root * (root + _norm(s.model.lengths() * state.here.x))
+        noise = 4 * eps * root * (root + norm(s.model.lengths() * state.here.x))
         blind = ~first & (s.predicted <= noise) & (actual >= -noise)
         accept = there.fine & (first | better | blind)
 
@@ -107,7 +101,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         scale = jnp.where(accept, jnp.maximum(s.scale, model.lengths()), s.scale)
 
         unit = _positive(scale)
-        size, length = _norm(unit * x), _norm(unit * s.step)
+        size, length = norm(unit * x), norm(unit * s.step)
         radius = _radius(s.radius, length, gain, there.fine, blind | (s.lam == 0))
         first_radius = self.factor * jnp.where(size > 0, size, 1)
         radius = jnp.where(first, first_radius, radius)
@@ -119,10 +113,10 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         short = (length <= xtol * (size + xtol)) & (there.fine | stuck)
 
         # Residuals that are all rounding errors: a perfect fit.
-        exact = jnp.sqrt(2 * jnp.maximum(misfit, 0)) <= eps * _norm(model.lengths() * x)
+        exact = jnp.sqrt(2 * jnp.maximum(misfit, 0)) <= eps * norm(model.lengths() * x)
 
         p, lam, t = model.within(radius, unit, s.lam, x, box)
-        p = _finite(p)
+        p = finite_or_zero(p)
         predicted = model.reduction(p)
         level = blind & (predicted > 0.8 * s.predicted)
         converged = (~first & (small | short | level)) | (accept & exact)
@@ -143,7 +137,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
                 low, high = box.lower - x, box.upper - x
                 a = jnp.where((p > low) & (p < high), a, 0)
                 a = jnp.where(jnp.all((p + a >= low) & (p + a <= high)), a, 0)
-            small = 2 * _norm(unit * a) <= 0.75 * _norm(unit * p)
+            small = 2 * norm(unit * a) <= 0.75 * norm(unit * p)
             return jnp.where(jnp.all(jnp.isfinite(a)) & small, a, jnp.zeros_like(a))
 
         # Only where the derivatives at hand belong to the point from which the step goes.
@@ -157,13 +151,13 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         # Steps can become short because damping made them so: look at what an undamped one promises before calling
         # it a success.
         unit = _positive(s.scale)
-        step = _finite(s.model.damped(max(float(eps), 1e-14) ** 0.5 * unit, x, box))
+        step = finite_or_zero(s.model.damped(max(float(eps), 1e-14) ** 0.5 * unit, x, box))
         promised = s.model.reduction(step)
         floor = eps * s.first_misfit + jnp.finfo(x.dtype).tiny
         optimality = promised / (here.misfit + floor)
         stationary = optimality <= jnp.maximum(jnp.sqrt(ftol), eps**0.375)
         # Nor has it failed if that step stays where it is: a perfect fit leaves rounding to fit.
-        stationary = stationary | (_norm(unit * step) <= xtol * (_norm(unit * x) + xtol))
+        stationary = stationary | (norm(unit * step) <= xtol * (norm(unit * x) + xtol))
         # And where the curvature is singular although the residuals are not zero, the promise is empty: then no
         # parameter alone must promise anything, which is MINPACK's test by angles.
         gradient = s.model.gradient()
@@ -177,7 +171,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         r = jnp.where(free[None], s.model.r / lengths[None], jnp.diag(jnp.ones_like(x)))
         null, least = null_direction(r)
         null = jnp.where(free, null / lengths, 0)
-        null = null / _positive(_norm(null))
+        null = null / _positive(norm(null))
         rounding = 10 * x.shape[0] * eps
         null = jnp.where(least <= rounding, null, jnp.zeros_like(null))
         return Finish(code, optimality, null)
@@ -193,13 +187,5 @@ def _radius(radius, length, gain, fine, full):
     return jnp.where(~fine | (gain <= 0.25), shorter, longer)
 
 
-def _norm(x):
-    return jnp.sqrt(jnp.sum(x**2))
-
-
 def _positive(d):
     return jnp.where(d > 0, d, jnp.ones_like(d))
-
-
-def _finite(p):
-    return jnp.where(jnp.all(jnp.isfinite(p)), p, jnp.zeros_like(p))

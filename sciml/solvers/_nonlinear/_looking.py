@@ -36,7 +36,7 @@ def at_equations(fn: Callable, derivatives: bool):
         loss = jnp.sum(value**2) / 2
         # A point with an infinite slope is none to go on from.
         slope = value if along is None else along(jnp.ones_like(x))
-        return Look(x, loss, value, loss, all_finite((value, loss, slope))), along
+        return Look(x, loss, value, loss, all_finite((x, value, loss, slope))), along
 
     return look
 

@@ -92,6 +92,11 @@ def all_finite(tree) -> Bool[Array, ""]:
     return jnp.stack(parts).all()
 
 
+def finite_or_zero(step: Float[Array, " n"]) -> Float[Array, " n"]:
+    """A step, or none if it could not be computed."""
+    return jnp.where(jnp.all(jnp.isfinite(step)), step, jnp.zeros_like(step))
+
+
 class State(eqx.Module):
     """Where the iteration is.
 

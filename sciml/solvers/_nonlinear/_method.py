@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optimistix as optx
 
+from ..._compat import is_traced
 from . import _looking
-from ._loop import Finish as Finish
+from ._loop import Finish
 from ._optimistix import ForOptimistix
 
 
@@ -22,9 +23,13 @@ class AbstractNonlinearMethod(ForOptimistix):
     def tolerances(self, dtype) -> tuple[Any, Any]:
         """`ftol` and `xtol`, by default what the precision allows."""
         eps = float(jnp.finfo(dtype).eps)
-        ftol = eps**1.125 if self.ftol is None else self.ftol
-        xtol = eps**0.75 if self.xtol is None else self.xtol
+        ftol, xtol = self.default_tolerances(eps)
+        ftol = ftol if self.ftol is None else self.ftol
+        xtol = xtol if self.xtol is None else self.xtol
         return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)
+
+    def default_tolerances(self, eps: float) -> tuple[float, float]:
+        return eps**1.125, eps**0.75
 
 
 class AbstractLeastSquaresMethod(AbstractNonlinearMethod, optx.AbstractLeastSquaresSolver):
@@ -45,6 +50,13 @@ class AbstractRootMethod(AbstractNonlinearMethod, optx.AbstractRootFinder):
     def looking(self, fn):
         return _looking.at_equations(fn, self.derivatives)
 
+    def default_tolerances(self, eps):
+        return 0.0, eps**0.5
+
+    def finish(self, state, box):
+        here = state.here
+        return Finish(state.code, jnp.max(jnp.abs(here.value)), jnp.zeros_like(here.x))
+
 
 class AbstractMinimiser(AbstractNonlinearMethod, optx.AbstractMinimiser):
     """A method for functions.
@@ -59,7 +71,9 @@ class AbstractMinimiser(AbstractNonlinearMethod, optx.AbstractMinimiser):
 
 
 def check_tolerance(name: str, value):
-    if value is None or not isinstance(value, int | float | np.number):
+    if value is None or is_traced(value):
         return
+    if isinstance(value, str) or np.ndim(value) != 0:
+        raise TypeError(f"`{name}` must be a number, but got {value!r}.")
     if not 0 <= value < 1:
         raise ValueError(f"`{name}` must lie in [0, 1), but got {value}.")

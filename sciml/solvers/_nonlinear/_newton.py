@@ -18,8 +18,8 @@ from ._globalisation import (
     Linear,
     PseudoTransient,
 )
-from ._loop import Answer, CONVERGED, GOING, SINGULAR, STALLED
-from ._method import AbstractRootMethod, Finish
+from ._loop import Answer, CONVERGED, Finish, GOING, SINGULAR, STALLED
+from ._method import AbstractRootMethod
 from ._triangle import null_direction, triangle
 
 
@@ -86,6 +86,10 @@ class Newton(AbstractRootMethod):
         if not isinstance(self.jac, AbstractJacobian):
             raise TypeError(
                 f"`jac` must be a structure such as `solvers.Banded(1, 1)`, but got {self.jac!r}."
+            )
+        if not self.phases:
+            raise ValueError(
+                "`globalisation` is empty: leave it out, or name one such as `solvers.Dogleg()`."
             )
         for g in self.phases:
             if not isinstance(g, AbstractGlobalisation):
@@ -219,9 +223,3 @@ class Newton(AbstractRootMethod):
             null, singular = jax.lax.cond(failed & here.fine, direction, lambda: (null, singular))
         code = jnp.where(singular & (state.code != CONVERGED), SINGULAR, state.code)
         return Finish(code, jnp.max(jnp.abs(here.value)), null)
-
-    def tolerances(self, dtype):
-        eps = float(jnp.finfo(dtype).eps)
-        ftol = 0.0 if self.ftol is None else self.ftol
-        xtol = eps**0.5 if self.xtol is None else self.xtol
-        return jnp.asarray(ftol, dtype), jnp.asarray(xtol, dtype)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._norms import norm
 from ._loop import Box
 from ._triangle import back, back_transposed, triangle
 
@@ -87,7 +88,7 @@ class Quadratic(eqx.Module):
         def stride(lam):
             """The step, its length and how fast it becomes longer with less damping."""
             p, t = self._solve(jnp.sqrt(lam) * unit, fixed, none)
-            length = _norm(unit * p)
+            length = norm(unit * p)
             return p, t, length, slope_of(p, t, length)
 
         def slope_of(p, t, length):
@@ -99,11 +100,11 @@ class Quadratic(eqx.Module):
         else:
             # The triangle is at hand. Of a singular one the step is not finite, and damped below.
             p, t = back(self.r, -self.c), self.r
-            length = _norm(unit * p)
+            length = norm(unit * p)
             length = jnp.where(jnp.isfinite(length), length, jnp.inf)
             slope = slope_of(p, t, length)
         inside = length <= 1.1 * radius
-        high = _norm(jnp.where(fixed, 0, gradient / unit)) / radius
+        high = norm(jnp.where(fixed, 0, gradient / unit)) / radius
         low = (length - radius) / (radius * slope)
         low = jnp.where(jnp.isfinite(low) & (low > 0) & (low < high), low, 0)
 
@@ -180,7 +181,3 @@ class Quadratic(eqx.Module):
         if self.e is not None:
             q = q - back_transposed(t, jnp.where(fixed, 0, self.e))
         return back(t, q), t
-
-
-def _norm(x):
-    return jnp.sqrt(jnp.sum(x**2))

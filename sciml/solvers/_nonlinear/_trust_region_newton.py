@@ -8,13 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from ..._compat import varying_like
-from ._loop import Answer, CONVERGED, GOING, Look, SADDLE, STALLED, UNBOUNDED
-from ._method import AbstractMinimiser, Finish
+from .._norms import norm
+from ._loop import Answer, CONVERGED, Finish, GOING, Look, SADDLE, STALLED, UNBOUNDED
+from ._method import AbstractMinimiser
 from ._quadratic import Quadratic
-
-
-def norm(x):
-    return jnp.sqrt(jnp.sum(x**2))
 
 
 class Verdict(eqx.Module):
@@ -43,7 +40,7 @@ def judge(state, there: Look, predicted) -> Verdict:
 def new_radius(radius, length, verdict: Verdict, fine):
     bad = ~fine | ((verdict.gain <= 0.25) & ~verdict.blind)
     shorter = jnp.where(fine, 0.25, 0.1) * jnp.minimum(radius, length)
-    good = (verdict.gain >= 0.75) & (length >= 0.8 * radius)
+    good = ((verdict.gain >= 0.75) | verdict.blind) & (length >= 0.8 * radius)
     return jnp.where(bad, shorter, jnp.where(good, 2 * radius, radius))
 
 
@@ -63,6 +60,7 @@ class _Memory(eqx.Module):
     step: Array
     predicted: Array
     height: Array
+    inside: Array
 
 
 class TrustRegionNewton(AbstractMinimiser):
@@ -104,7 +102,7 @@ class TrustRegionNewton(AbstractMinimiser):
     def begin(self, x0, m):
         n, dtype = x0.shape[0], x0.dtype
         none, zero, square = jnp.zeros_like(x0), jnp.zeros((), dtype), jnp.zeros((n, n), dtype)
-        return _Memory(square, none, none, square, none, none, zero, none, zero, zero)
+        return _Memory(square, none, none, square, none, none, zero, none, zero, zero, zero > 0)
 
     def respond(self, state, there, linear, box):
         s = state.memory
@@ -138,27 +136,37 @@ class TrustRegionNewton(AbstractMinimiser):
         predicted = _reduction(h, gradient, p)
 
         free = lam <= 0
-        level = verdict.blind & (predicted > s.predicted / 4)
+        level = verdict.blind & s.inside & free & (predicted > s.predicted / 4)
         height = jnp.where(state.first, there.loss, s.height)
         # Towards a minimum of zero the value itself is no measure.
         depth = eps**1.5 * jnp.abs(height - state.here.loss)
         target = jnp.maximum(ftol * verdict.noise / (4 * eps), depth)
-        small = ~state.first & (s.predicted <= target) & there.fine
+        # A step that the radius cuts short promises little and proves nothing.
+        small = ~state.first & s.inside & (s.predicted <= target) & there.fine
         short = free & (norm(unit * p) <= xtol * norm(unit * x))
         still = predicted <= 0
         stuck = ~accept & (radius <= eps * size)
-        code = jnp.where(stuck, STALLED, GOING)
+        # As low as the function can be told apart: what the whole of Newton's step promises is rounding.
+        whole = jnp.sum(pull**2 / jnp.where(values > 0, values, 1)) / 2
+        lowest = (values[0] > 0) & (whole <= eps**0.75 * verdict.noise / (4 * eps))
+        code = jnp.where(stuck, jnp.where(lowest, CONVERGED, STALLED), GOING)
         converged = level | small | (accept & (short | still)) | (~state.first & still)
         code = jnp.where(converged, CONVERGED, code)
         code = jnp.where(there.loss == -jnp.inf, UNBOUNDED, code)
-        memory = _Memory(h, gradient, values, vectors, pull, unit, radius, p, predicted, height)
+        memory = _Memory(
+            h, gradient, values, vectors, pull, unit, radius, p, predicted, height, free
+        )
         return Answer(accept, box.land(x, p), memory, code)
 
     def _spectrum(self, h, there, unit, box):
         diagonal = jnp.sqrt(jnp.abs(jnp.diag(h)))
-        unit = jnp.maximum(jnp.where(unit > 0, unit, 0), diagonal)
+        # Where the Hessian is indefinite, what is off the diagonal can be more than the diagonal shows.
+        cross = jnp.abs(h)
+        beside = jnp.minimum(jnp.sqrt(cross), cross / jnp.where(diagonal > 0, diagonal, 1)[None])
+        beside = jnp.max(jnp.where(diagonal[None] > 0, beside, jnp.sqrt(cross)), axis=1)
+        unit = jnp.maximum(jnp.where(unit > 0, unit, 0), jnp.maximum(diagonal, beside))
         # Of no use as a unit is what is zero but for rounding.
-        least = jnp.sqrt(jnp.finfo(unit.dtype).eps) * jnp.max(unit)
+        least = jnp.finfo(unit.dtype).eps ** 2 * jnp.max(unit)
         unit = jnp.where(unit > least, unit, jnp.where(least > 0, jnp.maximum(unit, least), 1))
         fixed = box.blocked(there.x, there.value)
         keep = ~fixed[:, None] & ~fixed[None]
@@ -286,13 +294,15 @@ class _PathMemory(eqx.Module):
     radius: Array
     predicted: Array
     inside: Array
+    steepness: Array
 
 
 class NewtonCG(AbstractMinimiser):
     """Newton's method in a trust region by conjugate gradients on Hessian-vector products (Steihaug, Toint).
 
     For many unknowns: the Hessian is never formed. The linear system is solved the more accurately the smaller the
-    gradient is, and up to the radius or a direction of negative curvature. Bounds are kept by projection: prefer
+    gradient is, and up to the radius or a direction of negative curvature. Unknowns are not scaled: bring those
+    of very different sizes to a common one. Bounds are kept by projection: prefer
     [`LBFGS`][sciml.solvers.LBFGS] if many are active.
 
     ```python
@@ -320,7 +330,7 @@ class NewtonCG(AbstractMinimiser):
 
     def begin(self, x0, m):
         none, zero = jnp.zeros_like(x0), jnp.zeros((), x0.dtype)
-        return _PathMemory(none, none, none, zero, zero, jnp.asarray(False))
+        return _PathMemory(none, none, none, zero, zero, jnp.asarray(False), zero)
 
     def respond(self, state, there, linear, box):
         s = state.memory
@@ -332,11 +342,20 @@ class NewtonCG(AbstractMinimiser):
         x = jnp.where(accept, there.x, state.here.x)
         length = norm(s.step)
         radius = new_radius(s.radius, length, verdict, there.fine)
-        size = jnp.maximum(norm(x), 1e-3 * norm(there.value))
-        radius = jnp.where(state.first, jnp.where(size > 0, size, 1), radius)
+        g = there.value
+
+        def first_radius():
+            # As far as steepest descent leads, or as the start is from zero.
+            bend = jnp.sum(g * linear(g))
+            descent = norm(g) ** 3 / jnp.where(bend > 0, bend, 1)
+            size = jnp.maximum(norm(x), jnp.where(bend > 0, descent, 0))
+            return jnp.where(size > 0, size, 1)
+
+        radius = jax.lax.cond(state.first, first_radius, lambda: radius)
+        steepness = jnp.where(state.first, norm(g), s.steepness)
 
         def path():
-            p, inside = self._path(linear, x, there.value, radius, box)
+            p, inside = self._path(linear, x, g, radius, steepness, box)
             return p, linear(p), there.value, inside
 
         def shorter():
@@ -346,29 +365,31 @@ class NewtonCG(AbstractMinimiser):
 
         p, bent, gradient, inside = jax.lax.cond(accept, path, shorter)
         predicted = -jnp.sum(p * gradient) - jnp.sum(p * bent) / 2
-        level = verdict.blind & (predicted > s.predicted / 4)
-        small = ~state.first & (s.predicted <= ftol * verdict.noise / (4 * eps)) & there.fine
+        level = verdict.blind & s.inside & inside & (predicted > s.predicted / 4)
+        small = (
+            ~state.first & s.inside & (s.predicted <= ftol * verdict.noise / (4 * eps)) & there.fine
+        )
         short = accept & inside & (norm(p) <= xtol * norm(x))
         still = accept & (norm(p) <= 0)
         stuck = ~accept & (radius <= eps * norm(x))
         code = jnp.where(stuck, STALLED, GOING)
         code = jnp.where(level | small | short | still, CONVERGED, code)
         code = jnp.where(there.loss == -jnp.inf, UNBOUNDED, code)
-        memory = _PathMemory(p, bent, gradient, radius, predicted, inside)
+        memory = _PathMemory(p, bent, gradient, radius, predicted, inside, steepness)
         return Answer(accept, box.land(x, p), memory, code)
 
-    def _path(self, linear, x, g, radius, box):
+    def _path(self, linear, x, g, radius, steepness, box):
         """The step, and whether it ended inside the radius. What would leave the box goes to its bound, and the rest
         is computed anew."""
         fixed = box.blocked(x, g)
         if not box.real:
-            return _steihaug(linear, g, fixed, radius, self.max_products)
+            return _steihaug(linear, g, fixed, radius, steepness, self.max_products)
         low, high = box.lower - x, box.upper - x
 
         def body(carry):
             held, fixed, _, _, _, k = carry
             slope = jnp.where(fixed, 0, g + linear(held))
-            p, inside = _steihaug(linear, slope, fixed, radius, self.max_products)
+            p, inside = _steihaug(linear, slope, fixed, radius, steepness, self.max_products)
             p = jnp.where(fixed, held, p)
             out = ~fixed & ((p < low) | (p > high))
             held = jnp.where(out, jnp.clip(p, low, high), held)
@@ -392,10 +413,10 @@ class NewtonCG(AbstractMinimiser):
         return Finish(state.code, state.memory.predicted / scale, jnp.zeros_like(state.here.x))
 
 
-def _steihaug(product, gradient, fixed, radius, max_products):
+def _steihaug(product, gradient, fixed, radius, steepness, max_products):
     """The step, and whether the system was solved inside the radius."""
     size = norm(gradient)
-    tolerance = jnp.minimum(0.1, jnp.sqrt(size)) * size
+    tolerance = jnp.minimum(0.1, jnp.sqrt(size / jnp.where(steepness > 0, steepness, 1))) * size
 
     def boundary(p, d):
         a, b, c = jnp.sum(d**2), jnp.sum(p * d), jnp.sum(p**2) - radius**2

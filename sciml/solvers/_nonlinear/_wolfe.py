@@ -72,7 +72,7 @@ def advance(s: Search, start, value, slope, fine) -> tuple[Array, Array, Search]
     outer = jnp.clip(jnp.where(jnp.isfinite(outer), outer, 0), 2 * s.t, 10 * s.t)
     t = jnp.where(closed, low[0] + fraction * width, jnp.minimum(outer, s.longest))
     count = s.count + 1
-    over = (count >= 20) | (closed & (jnp.abs(width) <= 4 * eps * jnp.maximum(low[0], high[0])))
+    over = (count >= 40) | (closed & (jnp.abs(width) <= 4 * eps * jnp.maximum(low[0], high[0])))
     return good, ~good & over, Search(t, s.longest, s.slope, low, high, closed, count)
 
 
