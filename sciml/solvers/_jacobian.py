@@ -12,12 +12,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import lineax as lx
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._compat import varying_like
+from .._compat import is_traced, varying_like
 from . import _block_tridiagonal as blocks
+from ._gmres import gmres
 from ._linear import factorise, inverse
 from ._mass import Mass
 from ._pattern import banded, block_diagonal, Layout, of_pattern, Pattern
@@ -296,29 +296,40 @@ class Sparse(AbstractPattern):
 class _KrylovLinearisation(AbstractLinearisation):
     along: Callable
     y: Array
+    rtol: Any
     mass: Mass | None = eqx.field(static=True)
     options: tuple = eqx.field(static=True)
+    precondition: Callable | None = None
 
     def solver(self, shift):
-        restart, rtol, max_steps = self.options
-        rtol = max(rtol, 100 * float(jnp.finfo(self.y.dtype).eps))
-        operator = lx.FunctionLinearOperator(
-            lambda x: shift * self.times_mass(x) - self.along(x), jax.eval_shape(lambda: self.y)
-        )
-        solver = lx.GMRES(
-            rtol=rtol,
-            atol=rtol,  # of right-hand sides of size 1
-            restart=restart,
-            stagnation_iters=restart,
-            max_steps=max_steps,
-        )
+        restart, max_steps = self.options
+        y = self.y
+        rtol = jnp.maximum(jnp.asarray(self.rtol, y.dtype), 100 * jnp.finfo(y.dtype).eps)
+        rtol = varying_like(rtol, y)
+        precondition = None
+        if self.precondition is not None:
+            about = self.precondition
+            precondition = lambda v: -about(v)
+
+        def multiply(x):
+            return shift * self.times_mass(x) - self.along(varying_like(x, y))
+
+        def attempt(product, b, about):
+            size = jnp.max(jnp.abs(b))
+            size = jnp.where(size > 0, size, jnp.ones_like(size))
+            x, ok, _ = gmres(product, b / size, rtol, restart, max_steps, about)
+            # Not solved is a step to be rejected: a smaller one has an easier system.
+            return jnp.where(ok, size * x, jnp.nan)
+
+        def transposed(product, b):
+            about = None
+            if precondition is not None:
+                about = lambda v: jax.linear_transpose(precondition, v)(v)[0]
+            return attempt(product, b, about)
 
         def solve(b):
-            size = jax.lax.stop_gradient(jnp.max(jnp.abs(b)))
-            size = jnp.where(size > 0, size, jnp.ones_like(size))
-            out = lx.linear_solve(operator, b / size, solver, throw=False)
-            # Not solved is a step to be rejected: a smaller one has an easier system.
-            return jnp.where(out.result == lx.RESULTS.successful, size * out.value, jnp.nan)
+            forward = lambda product, b: attempt(product, b, precondition)
+            return jax.lax.custom_linear_solve(multiply, b, forward, transposed)
 
         return solve
 
@@ -339,21 +350,47 @@ class Krylov(AbstractJacobian):
     - `rtol`: of the linear systems; in single precision at least 1e-5.
     - `restart`: how many directions are kept.
     - `max_steps`: iterations at most; a step whose systems are not solved by then is rejected.
+    - `preconditioner`: for [`root`][sciml.solvers.root] only: a function `preconditioner(y, args)` that returns a
+      linear function `v -> p`, about the solution of `J p = v`, the better the fewer iterations. `v` and `p` are
+      structured as `y`.
     """
 
-    rtol: float = eqx.field(static=True, default=1e-8)
+    rtol: Any = 1e-8
     restart: int = eqx.field(static=True, default=40)
     max_steps: int = eqx.field(static=True, default=400)
+    preconditioner: Any = None
 
     def __check_init__(self):
         _check_natural("restart of Krylov", self.restart, 1)
         _check_natural("max_steps of Krylov", self.max_steps, 1)
-        if not 0 < self.rtol < 1:
+        if isinstance(self.rtol, str) or not (is_traced(self.rtol) or 0 < self.rtol < 1):
             raise ValueError(f"`rtol of Krylov` must lie between 0 and 1, but is {self.rtol!r}.")
+        if not (self.preconditioner is None or callable(self.preconditioner)):
+            raise TypeError(
+                "`preconditioner` of Krylov must be a function `(y, args) -> (v -> p)`, but is "
+                f"{self.preconditioner!r}."
+            )
 
     def at(self, along, user, y, mass):
-        options = (self.restart, self.rtol, self.max_steps)
-        return _KrylovLinearisation(along=along, y=y, mass=mass, options=options)
+        options = (self.restart, self.max_steps)
+        precondition = None
+        if self.preconditioner is not None:
+            if not isinstance(self.preconditioner, FlatPreconditioner):
+                raise ValueError(
+                    "The `preconditioner` of Krylov is for `root`: the systems of other solvers change with the "
+                    "step. Leave it out."
+                )
+            precondition = self.preconditioner(y)
+        return _KrylovLinearisation(along, y, self.rtol, mass, options, precondition)
+
+
+class FlatPreconditioner(eqx.Module):
+    """A preconditioner of flat vectors at flat points."""
+
+    fn: Callable[[Array], Callable[[Array], Array]]
+
+    def __call__(self, y: Array) -> Callable[[Array], Array]:
+        return self.fn(y)
 
 
 def _check_natural(name: str, value, least: int):

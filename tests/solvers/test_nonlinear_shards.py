@@ -17,32 +17,46 @@ ONES = np.ones(2)
 BOX = (0.0, 5.0)
 
 # Each finds the root of a.
-SEARCHES = {
-    "Newton": lambda a: solvers.root(lambda y, a: y**2 - a, ONES, a, throw=False),
-    "Broyden": lambda a: solvers.root(
-        lambda y, a: y**2 - a, ONES, a, throw=False, method=solvers.Broyden()
-    ),
-    "Anderson": lambda a: solvers.fixed_point(
-        lambda y, a: (y + a / y) / 2, ONES, a, throw=False, method=solvers.Anderson()
-    ),
-    "LevenbergMarquardt": lambda a: solvers.least_squares(
-        lambda y, a: jnp.stack([y[0] ** 2 - a, y[1] - 1]), ONES, a, throw=False
-    ),
-    "LevenbergMarquardt in a box": lambda a: solvers.least_squares(
-        lambda y, a: jnp.stack([y[0] ** 2 - a, y[1] - 1]), ONES, a, bounds=BOX, throw=False
-    ),
-} | {
-    f"{method} {bounds}": lambda a, method=method, bounds=bounds: solvers.minimise(
-        lambda y, a: jnp.sum((y**2 - a) ** 2),
-        ONES,
-        a,
-        method=getattr(solvers, method)(),
-        bounds=bounds,
-        throw=False,
-    )
-    for method in ("TrustRegionNewton", "NewtonCG", "LBFGS", "BFGS")
-    for bounds in (None, BOX)
-}
+SEARCHES = (
+    {
+        "Newton": lambda a: solvers.root(lambda y, a: y**2 - a, ONES, a, throw=False),
+        "Broyden": lambda a: solvers.root(
+            lambda y, a: y**2 - a, ONES, a, throw=False, method=solvers.Broyden()
+        ),
+        "Anderson": lambda a: solvers.fixed_point(
+            lambda y, a: (y + a / y) / 2, ONES, a, throw=False, method=solvers.Anderson()
+        ),
+        "LevenbergMarquardt": lambda a: solvers.least_squares(
+            lambda y, a: jnp.stack([y[0] ** 2 - a, y[1] - 1]), ONES, a, throw=False
+        ),
+        "LevenbergMarquardt in a box": lambda a: solvers.least_squares(
+            lambda y, a: jnp.stack([y[0] ** 2 - a, y[1] - 1]), ONES, a, bounds=BOX, throw=False
+        ),
+    }
+    | {
+        f"Newton {name}": lambda a, jac=jac: solvers.root(
+            lambda y, a: y**2 - a, ONES, a, throw=False, jac=jac
+        )
+        for name, jac in {
+            "Banded": solvers.Banded(1, 1),
+            "Sparse": solvers.Sparse(np.eye(2)),
+            "BlockDiagonal": solvers.BlockDiagonal(1),
+            "Krylov": solvers.Krylov(),
+        }.items()
+    }
+    | {
+        f"{method} {bounds}": lambda a, method=method, bounds=bounds: solvers.minimise(
+            lambda y, a: jnp.sum((y**2 - a) ** 2),
+            ONES,
+            a,
+            method=getattr(solvers, method)(),
+            bounds=bounds,
+            throw=False,
+        )
+        for method in ("TrustRegionNewton", "NewtonCG", "LBFGS", "BFGS")
+        for bounds in (None, BOX)
+    }
+)
 
 
 @pytest.mark.parametrize("name", SEARCHES)

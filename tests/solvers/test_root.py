@@ -8,6 +8,7 @@ import pytest
 import scipy.optimize
 
 from sciml import RESULTS, solvers
+from sciml.solvers._gmres import gmres
 
 
 GLOBALISATIONS = {
@@ -255,3 +256,56 @@ def test_pseudo_time_finds_the_rest_state():
     method = solvers.Newton(globalisation=solvers.PseudoTransient())
     sol = solvers.root(fn, jnp.array([0.1, 5.0]), 10.0, method=method)
     np.testing.assert_allclose(sol.value, [0.05, 1.9], rtol=1e-9)
+
+
+def poisson(u, force):
+    wide = jnp.concatenate([jnp.zeros(1), u, jnp.zeros(1)])
+    return wide[:-2] - 2 * u + wide[2:] - 1e-3 * (jnp.exp(u) - force)
+
+
+def test_a_preconditioner_cuts_the_number_of_products():
+    def inverse(u, force):
+        matrix = jax.jacfwd(poisson)(u, force)
+        return lambda v: jnp.linalg.solve(matrix, v)
+
+    u0 = jnp.zeros(100)
+    few = {"max_steps": 20, "restart": 10}
+    assert not solvers.root(poisson, u0, 3.0, jac=solvers.Krylov(**few), throw=False).ok
+    good = solvers.Krylov(**few, preconditioner=inverse)
+    total = lambda force, jac: jnp.sum(solvers.root(poisson, u0, force, jac=jac).value ** 2)
+    for jac in (good, solvers.Banded(1, 1)):
+        np.testing.assert_allclose(total(3.0, jac), total(3.0, None), rtol=1e-9)
+        np.testing.assert_allclose(jax.grad(total)(3.0, jac), jax.grad(total)(3.0, None), rtol=1e-8)
+
+
+def test_preconditioners_are_for_roots():
+    identity = solvers.Krylov(preconditioner=lambda y, args: lambda v: v)
+    with pytest.raises(ValueError, match="`preconditioner` of Krylov is for `root`"):
+        solvers.solve(
+            lambda t, y, k: -y, np.ones(2), np.arange(2.0), method=solvers.Rodas5P(), jac=identity
+        )
+    with pytest.raises(TypeError, match="`preconditioner` of Krylov must be a function"):
+        solvers.Krylov(preconditioner=1)
+
+
+@pytest.mark.parametrize("restart", [5, 40, 300])
+def test_gmres_against_a_factorisation(restart):
+    rng = np.random.default_rng(0)
+    matrix = jnp.array(rng.standard_normal((100, 100)) + np.diag(np.linspace(20, 2000, 100)))
+    b = jnp.array(rng.standard_normal(100))
+    run = jax.jit(
+        lambda about: gmres(lambda v: matrix @ v, b, jnp.array(1e-10), restart, 1000, about),
+        static_argnums=0,
+    )
+    x, ok, products = run(None)
+    np.testing.assert_allclose(x, np.linalg.solve(matrix, b), rtol=1e-7, atol=1e-10)
+    y, fine, fewer = run(lambda v: v / jnp.diag(matrix))
+    np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-10)
+    assert ok and fine and fewer < products
+
+
+def test_gmres_on_a_singular_system():
+    x, ok, _ = gmres(lambda v: v * jnp.array([1.0, 0.0]), jnp.ones(2), jnp.array(1e-8), 2, 100)
+    assert not ok and jnp.all(jnp.isfinite(x))
+    x, ok, products = gmres(lambda v: 2 * v, jnp.zeros(2), jnp.array(1e-8), 2, 100)
+    assert ok and products == 0 and not x.any()

@@ -88,3 +88,19 @@ def test_no_globalisation():
 def test_traced_failures_raise():
     with pytest.raises(Exception, match="`root` did not converge"):
         jax.jit(lambda: solvers.root(lambda y, _: y**2 + 1, 1.0).value)().block_until_ready()
+
+
+@pytest.mark.parametrize("unit", [1e-140, 1e-50, 1e50])
+def test_residuals_of_any_size(unit):
+    x = jnp.linspace(0.1, 5.0, 20)
+    fn = lambda p, unit: (
+        unit * (p[0] * jnp.exp(-p[1] * x) - jnp.exp(-1.3 * x) - 0.1 * jnp.sin(9 * x))
+    )
+    want = solvers.least_squares(fn, jnp.array([0.4, 0.5]), jnp.array(1.0))
+    sol = solvers.least_squares(fn, jnp.array([0.4, 0.5]), jnp.array(unit))
+    np.testing.assert_allclose(sol.value, want.value, rtol=1e-9)
+
+
+def test_residuals_whose_squares_vanish_are_no_success():
+    sol = solvers.least_squares(lambda y, _: 1e-170 * (y - 3), 1.0, throw=False)
+    assert not bool(sol.ok)

@@ -185,7 +185,7 @@ def chosen(name: str, method, default, kind: type, y0, options: dict) -> Abstrac
     assert isinstance(method, AbstractNonlinearMethod)
     method = dataclasses.replace(method, **given)
     ftol, xtol = method.tolerances(jax.tree.leaves(y0)[0].dtype)
-    return dataclasses.replace(method, ftol=ftol, xtol=xtol)
+    return float_leaves_as_arrays(dataclasses.replace(method, ftol=ftol, xtol=xtol))
 
 
 def concrete(kind: type) -> list[type]:

@@ -110,7 +110,9 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         target = ftol * (state.here.misfit + eps**2 * first_misfit)
         small = (s.predicted <= target) & jnp.where(accept, actual <= target, there.fine)
         stuck = ~accept & (radius <= eps * size)
-        short = (length <= xtol * (size + xtol)) & (there.fine | stuck)
+        # `unit * x` and the residuals have the same units.
+        first_size = jnp.sqrt(2 * jnp.maximum(first_misfit, 0))
+        short = (length <= xtol * (size + xtol * first_size)) & (there.fine | stuck)
 
         # Residuals that are all rounding errors: a perfect fit.
         exact = jnp.sqrt(2 * jnp.maximum(misfit, 0)) <= eps * norm(model.lengths() * x)
@@ -157,7 +159,9 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         optimality = promised / (here.misfit + floor)
         stationary = optimality <= jnp.maximum(jnp.sqrt(ftol), eps**0.375)
         # Nor has it failed if that step stays where it is: a perfect fit leaves rounding to fit.
-        stationary = stationary | (norm(unit * step) <= xtol * (norm(unit * x) + xtol))
+        first_size = jnp.sqrt(2 * jnp.maximum(s.first_misfit, 0))
+        size = norm(unit * x) + xtol * first_size
+        stationary = stationary | (norm(unit * step) <= xtol * size)
         # And where the curvature is singular although the residuals are not zero, the promise is empty: then no
         # parameter alone must promise anything, which is MINPACK's test by angles.
         gradient = s.model.gradient()
@@ -165,7 +169,9 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         lengths = _positive(s.model.lengths())
         alone = jnp.max((slope / lengths) ** 2) / 2
         stationary = stationary | (done & (alone <= jnp.maximum(ftol, eps**0.875) * here.misfit))
-        code = jnp.where(stationary, CONVERGED, jnp.where(done, STALLED, GOING))
+        # Residuals so small that the computer takes their squares for zero tell nothing.
+        hidden = (s.first_misfit < jnp.finfo(x.dtype).tiny / eps) & jnp.any(here.value != 0)
+        code = jnp.where(stationary & ~hidden, CONVERGED, jnp.where(done, STALLED, GOING))
         code = jnp.where(jnp.isfinite(here.loss), code, state.code)
         free = box.active(x) == 0
         r = jnp.where(free[None], s.model.r / lengths[None], jnp.diag(jnp.ones_like(x)))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from ..._compat import varies
 from .._jacobian import AbstractJacobian, Dense
 from ._globalisation import (
     AbstractGlobalisation,
@@ -165,7 +166,12 @@ class Newton(AbstractRootMethod):
         shift = jnp.stack(shifts)[s.phase]
         # After the last step nobody asks for the next one.
         build = accept & ~s.last
-        model = jax.lax.cond(build, lambda: self._linear(linear, there, s, shift), lambda: s.model)
+        new = lambda: self._linear(linear, there, s, shift)
+        if varies(build) and not isinstance(self.jac, Dense):
+            # In a `shard_map` the constants of a structure can't enter a branch that is batched.
+            model = jax.tree.map(lambda a, b: jnp.where(build, a, b), new(), s.model)
+        else:
+            model = jax.lax.cond(build, new, lambda: s.model)
         control, lost = self._switch(s.phase, "proposal", model, x, control, s.fresh, box)
 
         # How far it is to the root, by Newton's step.

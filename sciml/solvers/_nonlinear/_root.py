@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import ArrayLike, PyTree
 
 from ..._jit import flat_jit
+from .._jacobian import FlatPreconditioner
 from ._front import (
     box_of,
     chosen,
@@ -102,6 +105,7 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
             "unknowns. Use `solvers.least_squares` for more or fewer."
         )
     box = box_of(task, x0)
+    method, at_start = _bound(method, task, x0)
 
     def search(_, start):
         end = run(
@@ -110,15 +114,11 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
         return end.here.x, (end, method.finish(end, box))
 
     def solve_tangent(linear, b):
-        structure = getattr(method, "jac", None)
+        structure = getattr(at_start, "jac", None)
         if structure is None:
             return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
-
-        def solve(product, b):
-            linearisation = structure.at(product, None, b, None)
-            return -linearisation.solver(jnp.zeros((), b.dtype))(b)
-
-        return jax.lax.custom_linear_solve(linear, b, solve, solve)
+        linearisation = structure.at(linear, None, b, None)
+        return -linearisation.solver(jnp.zeros_like(b, shape=()))(b)
 
     if derivatives:
         # The implicit function theorem: how the root moves with all that goes in.
@@ -126,6 +126,24 @@ def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
     else:
         x, (end, finish) = search(None, x0)
     return solution(task, x, end, finish)
+
+
+def _bound(method, task: Task, x0):
+    """The method with a preconditioner of flat vectors: once as it is, once kept at the start, since what solves for
+    derivatives is not told where the root is."""
+    given = getattr(getattr(method, "jac", None), "preconditioner", None)
+    if given is None:
+        return method, method
+    y0, args = jax.lax.stop_gradient((task.y0, task.args))
+    unravel = ravel_pytree(y0)[1]
+
+    def flat(x):
+        solve = given(unravel(x), args)
+        return lambda v: ravel_pytree(solve(unravel(v)))[0].astype(v.dtype)
+
+    bind = lambda fn: eqx.tree_at(lambda m: m.jac.preconditioner, method, FlatPreconditioner(fn))
+    start = jax.lax.stop_gradient(x0)
+    return bind(flat), bind(lambda _: flat(start))
 
 
 _compiled = flat_jit(_root)
