@@ -1,15 +1,26 @@
 """Measurements."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, overload
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float, Int8
 
 from .._dtypes import default_float, require_dtype
-from ._hints import did_you_mean
+from ._frames import read
+from ._numbers import (
+    check_order,
+    check_sides,
+    check_sigma,
+    check_values,
+    numbers,
+    sides,
+    spread_sigma,
+    times,
+)
+from ._whitening import whitening
 
 
 class Data(eqx.Module):
@@ -25,6 +36,17 @@ class Data(eqx.Module):
     assert data.size == 2
     ```
 
+    A value below the limit of quantification is neither missing nor equal to the limit: put the limit
+    into `ys` and mark it. Errors that go together, such as those of a drifting baseline, have a
+    covariance.
+
+    ```python
+    ts = jnp.array([0.0, 1.0, 2.0])
+    data = fit.Data(ts, [3.0, 0.9, 0.5], sigma=0.1, censored=[0, 0, -1])
+    drift = 0.1**2 * jnp.exp(-jnp.abs(ts[:, None] - ts))
+    data = fit.Data(ts, [3.0, 2.0, 1.5], covariance=drift + 0.05**2 * jnp.eye(3))
+    ```
+
     **Arguments:**
 
     - `ts`: times of shape `(time,)`, not decreasing; equal times are replicates.
@@ -32,7 +54,17 @@ class Data(eqx.Module):
     - `sigma`: standard deviation of the noise, if known: a number, one for each observable, or
       one for each value. Without it the noise level is estimated from the residuals.
     - `names`: one for each observable.
+    - `censored`: integers of the shape of `ys`, -1 where the true value lies below the number in
+      `ys`, 1 where it lies above, 0 where it was measured.
+    - `covariance`: of the noise, instead of `sigma`: of shape `(observable, observable)`, the same
+      for each time; `(time, observable, observable)`; or `(time * observable, time * observable)`
+      over all values, time by time (for one observable `(time, time)`). Missing values are left
+      out of it exactly.
     - `dtype`: of the arrays; by default JAX's floating dtype.
+
+    What is kept of a covariance are `whitener`, for each block of values the inverse of the lower
+    Cholesky factor, with zeros for missing values, and `log_det`, the sum of the logarithms of the
+    factors' diagonals. A block is a time, or holds all values.
 
     **Raises:**
 
@@ -43,6 +75,9 @@ class Data(eqx.Module):
     ys: Float[Array, "time observable"]
     seen: Bool[Array, "time observable"]
     sigma: Float[Array, "time observable"] | None
+    censored: Int8[Array, "time observable"] | None
+    whitener: Float[Array, "block m m"] | None
+    log_det: Float[Array, ""] | None
     names: tuple[str, ...] = eqx.field(static=True)
 
     def __init__(
@@ -52,33 +87,27 @@ class Data(eqx.Module):
         sigma: ArrayLike | Sequence | None = None,
         names: Sequence[str] | None = None,
         *,
+        censored: Any = None,
+        covariance: Any = None,
         dtype: Any = None,
     ):
         dtype = default_float() if dtype is None else require_dtype(dtype, "`Data(dtype=…)`")
-        times = _times(ts)
-        values = _numbers(ys, "ys")
+        at = times(ts)
+        check_order(at)
+        values = numbers(ys, "ys")
         if values.ndim == 1:
             values = values[:, None]
-        if values.ndim != 2 or values.shape[0] != times.shape[0]:
+        if values.ndim != 2 or values.shape[0] != at.shape[0]:
             raise ValueError(
-                f"`ys` must have shape (time, observable) with {times.shape[0]} times as in `ts`, "
+                f"`ys` must have shape (time, observable) with {at.shape[0]} times as in `ts`, "
                 f"but has shape {np.shape(ys)}."
             )
-        bad = np.argwhere(np.isinf(values))
-        if bad.size:
-            row, column = bad[0]
-            raise ValueError(
-                f"`ys` is infinite in row {row}, column {column}. Mark missing values with nan."
-            )
+        check_values(values)
         seen = ~np.isnan(values)
         if not seen.any():
             raise ValueError(
                 f"There is no data: `ys` of shape {values.shape} holds no number that is not nan."
             )
-        self.ts = jnp.asarray(times, dtype)
-        self.ys = jnp.asarray(values, dtype)
-        self.seen = jnp.asarray(seen)
-        self.sigma = None if sigma is None else jnp.asarray(_sigma(sigma, seen), dtype)
         if names is None:
             names = [f"obs{i}" for i in range(values.shape[1])]
         elif isinstance(names, str):
@@ -88,7 +117,32 @@ class Data(eqx.Module):
                 f"`names` must be {values.shape[1]} different names, one for each column of "
                 f"`ys`, but got {list(names)}."
             )
+        self.ts = jnp.asarray(at, dtype)
+        self.ys = jnp.asarray(values, dtype)
+        self.seen = jnp.asarray(seen)
         self.names = tuple(names)
+        self.sigma = self.censored = self.whitener = self.log_det = None
+        if sigma is not None:
+            spread = spread_sigma(sigma, seen.shape)
+            check_sigma(spread, seen)
+            self.sigma = jnp.asarray(np.where(seen, spread, 1.0), dtype)
+        if censored is not None:
+            marks = check_sides(sides(censored, seen.shape), seen)
+            self.censored = jnp.asarray(marks) if marks.any() else None
+        if covariance is not None:
+            if sigma is not None:
+                raise ValueError(
+                    "Give `sigma` or `covariance`, not both: the diagonal of the covariance holds "
+                    "the variances."
+                )
+            if self.censored is not None:
+                raise ValueError(
+                    "Censored values can't have a `covariance`: the probability to lie beyond a "
+                    "limit would depend on all other errors. Give `sigma` instead."
+                )
+            whitener, log_det = whitening(covariance, seen)
+            self.whitener = jnp.asarray(whitener, dtype)
+            self.log_det = jnp.asarray(log_det, dtype)
 
     @property
     def first(self) -> Float[Array, " observable"]:
@@ -106,17 +160,65 @@ class Data(eqx.Module):
         """How many values there are, missing ones not counted."""
         return int(self.seen.sum())
 
+    @overload
     @classmethod
     def from_frame(
         cls,
         frame: Any,
         *,
-        time: str,
-        values: str | Sequence[str],
+        time: Any,
+        values: Any,
+        observable: Any = None,
         sigma: Any = None,
+        censored: Any = None,
+        experiment: None = None,
+        names: Sequence[str] | None = None,
         dtype: Any = None,
-    ) -> "Data":
-        """Takes columns of a table.
+    ) -> "Data": ...
+
+    @overload
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        time: Any,
+        values: Any,
+        observable: Any = None,
+        sigma: Any = None,
+        censored: Any = None,
+        experiment: str,
+        names: Sequence[str] | None = None,
+        dtype: Any = None,
+    ) -> "dict[Any, Data]": ...
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        time: Any,
+        values: Any,
+        observable: Any = None,
+        sigma: Any = None,
+        censored: Any = None,
+        experiment: Any = None,
+        names: Sequence[str] | None = None,
+        dtype: Any = None,
+    ) -> "Data | dict[Any, Data]":
+        """Takes columns of a table, with its rows in any order.
+
+        ```python
+        from sciml import fit
+
+        table = {
+            "run": ["warm", "warm", "cold", "cold"],
+            "minute": [0, 5, 0, 9],
+            "conc": [3.0, 1.1, 3.1, 1.9],
+        }
+        runs = fit.Data.from_frame(table, time="minute", values="conc", experiment="run")
+        assert list(runs) == ["warm", "cold"] and runs["cold"].size == 2
+        ```
 
         **Arguments:**
 
@@ -124,147 +226,35 @@ class Data(eqx.Module):
           names to sequences.
         - `time`: the column of times.
         - `values`: the column of values, or several.
-        - `sigma`: a number for all, numbers or names of columns, one for each of `values`.
+        - `observable`: the column that says which observable a row is of, when all values stand in
+          one column (a *long* table). Observables are ordered by their first appearance; further
+          values of one at the same time become further rows of that time.
+        - `sigma`: a number for all, numbers for each observable, or names of columns, one for each
+          of `values`.
+        - `censored`: names of columns, one for each of `values`, with -1, 0 and 1 as in `Data`.
+        - `experiment`: the column that says which experiment a row belongs to.
+        - `names`: of the observables, if not those in the table.
         - `dtype`: as in `Data`.
+
+        **Returns:**
+
+        A `Data`; with `experiment` a dict from what stands in that column, in the order of first
+        appearance, to the `Data` of each. All of them have the same observables.
         """
-        columns = _columns(frame)
-        names = [values] if isinstance(values, str) else list(values)
-        if not names:
-            raise ValueError("`values` names no column. Columns: " + ", ".join(columns) + ".")
-
-        def take(name, argument):
-            if name not in columns:
-                hint = did_you_mean(name, list(columns))
-                raise ValueError(
-                    f"`{argument}={name!r}` is not a column of the data.{hint} "
-                    f"Columns: {', '.join(map(str, columns))}."
-                )
-            return _numbers(columns[name], name)
-
-        ts = take(time, "time")
-        series = [take(name, "values") for name in names]
-        for name, column in zip(names, series, strict=True):
-            if column.shape != ts.shape:
-                raise ValueError(
-                    f"Column {name!r} has shape {column.shape}, but the times {time!r} have "
-                    f"{ts.shape}. Every column needs one number for each time."
-                )
-        ys = np.stack(series, axis=1)
-        if isinstance(sigma, str):
-            sigma = [sigma]
-        if isinstance(sigma, Sequence) and any(isinstance(s, str) for s in sigma):
-            if len(sigma) != len(names):
-                raise ValueError(
-                    f"`sigma` names {len(sigma)} columns for {len(names)} columns of values."
-                )
-            sigma = np.stack([take(str(s), "sigma") for s in sigma], axis=1)
-        return cls(ts, ys, sigma, names, dtype=dtype)
+        tables = read(frame, time, values, observable, sigma, censored, experiment)
+        out = {}
+        for key, t in tables.items():
+            try:
+                labels = t.names if names is None else names
+                out[key] = cls(t.ts, t.ys, t.sigma, labels, censored=t.censored, dtype=dtype)
+            except ValueError as e:
+                if experiment is None:
+                    raise
+                raise ValueError(f"Experiment {key!r}: {e}") from e
+        return out[None] if experiment is None else out
 
     def __repr__(self) -> str:
+        marked = 0 if self.censored is None else int((self.censored != 0).sum())
+        size = f"{self.size} values" + (f" ({marked} censored)" if marked else "")
         span = f"{float(self.ts[0]):g} .. {float(self.ts[-1]):g}"
-        return f"Data({self.size} values of {', '.join(self.names)} at {len(self.ts)} times {span})"
-
-
-def _columns(frame) -> dict[str, Any]:
-    if isinstance(frame, Mapping):
-        return dict(frame)
-    try:
-        import narwhals as nw
-    except ImportError as e:
-        raise ImportError(
-            "Reading data frames needs the extra `frames`: pip install 'sciml-jax[frames]'. "
-            "A dict of arrays works without it."
-        ) from e
-    try:
-        table = nw.from_native(frame, eager_only=True)
-    except TypeError as e:
-        raise TypeError(
-            "`frame` must be a data frame (pandas, polars, …) or a dict of columns, but is a "
-            f"{type(frame).__name__}."
-        ) from e
-    # Each kind of frame has its own mark of a missing value: `None` for all of them.
-    return {
-        name: [
-            None if null else v
-            for v, null in zip(column.to_list(), column.is_null().to_list(), strict=True)
-        ]
-        for name, column in zip(table.columns, table.iter_columns(), strict=True)
-    }
-
-
-def _numbers(values, name: str) -> np.ndarray:
-    """An array of float64; whatever is not a number is named with its row."""
-    try:
-        array = np.asarray(values)
-    except ValueError as e:
-        raise ValueError(f"The rows of `{name}` have different lengths.") from e
-    if np.iscomplexobj(array):
-        raise TypeError(f"`{name}` holds complex numbers; split them into two observables.")
-    if array.dtype.kind in "fiub":
-        return array.astype(np.float64)
-    # NumPy turns the numbers of a mixed list into texts: keep them as they came.
-    array = np.asarray(values, object)
-    out = np.empty(array.shape, np.float64)
-    texts = []
-    for index, item in np.ndenumerate(array):
-        try:
-            out[index] = np.nan if item is None else float(item)
-        except (TypeError, ValueError):
-            raise _not_a_number(name, index, item) from None
-        if isinstance(item, str):
-            texts.append((index, item))
-    if texts:  # all of them look like numbers, yet it is not for us to read texts
-        raise _not_a_number(name, *texts[0])
-    return out
-
-
-def _not_a_number(name: str, index: tuple, item) -> TypeError:
-    item = str(item) if isinstance(item, str) else item
-    return TypeError(
-        f"Column `{name}` must hold numbers, but row {index[0]} (counted from 0) is {item!r}. "
-        "Mark missing values with nan or leave them empty."
-    )
-
-
-def _times(ts) -> np.ndarray:
-    times = _numbers(ts, "ts")
-    if times.ndim != 1 or times.size == 0:
-        raise ValueError(
-            f"`ts` must hold at least one time in one dimension, but has shape {times.shape}."
-        )
-    bad = np.flatnonzero(~np.isfinite(times))
-    if bad.size:
-        raise ValueError(
-            f"Times must be finite, but row {bad[0]} (counted from 0) is {times[bad[0]]}."
-        )
-    back = np.flatnonzero(np.diff(times) < 0)
-    if back.size:
-        i = int(back[0])
-        raise ValueError(
-            f"Times must not decrease, but row {i} is {times[i]:g} and row {i + 1} is "
-            f"{times[i + 1]:g}. Sort the rows by time."
-        )
-    return times
-
-
-def _sigma(sigma, seen) -> np.ndarray:
-    array = _numbers(sigma, "sigma")
-    n_times, n_obs = seen.shape
-    if array.ndim == 1 and array.shape[0] == n_times and n_obs == 1:
-        array = array[:, None]
-    try:
-        full = np.broadcast_to(array, seen.shape)
-    except ValueError:
-        raise ValueError(
-            f"`sigma` must be one number, {n_obs} (one for each observable) or of shape "
-            f"{seen.shape} as `ys`, but has shape {array.shape}."
-        ) from None
-    bad = np.argwhere(seen & ~((full > 0) & np.isfinite(full)))
-    if bad.size:
-        row, column = bad[0]
-        raise ValueError(
-            f"`sigma` must be positive and finite, but is {full[row, column]} in row {row}, column "
-            f"{column}. An exact value would have infinite weight; leave `sigma` out to have it "
-            "estimated."
-        )
-    return np.where(seen, full, 1.0)
+        return f"Data({size} of {', '.join(self.names)} at {len(self.ts)} times {span})"
