@@ -161,7 +161,7 @@ def _column(columns, name, argument: str, shape: tuple, time) -> np.ndarray:
 
 def _take(columns: dict, name: Any, argument: str, frame: Any = None) -> Any:
     if name not in list(columns):
-        hint = did_you_mean(name, columns)
+        hint = did_you_mean(str(name), [str(column) for column in columns])
         if getattr(getattr(frame, "index", None), "name", None) == name:
             hint = " It is the table's index: make it a column with `reset_index()`."
         raise ValueError(

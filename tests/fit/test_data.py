@@ -1,28 +1,13 @@
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
+import scipy.stats
 
 from sciml import fit
 
 
 TS = [0.0, 1.0, 2.0]
-COLUMNS = {"t": TS, "a": [3.0, 2.0, 1.0], "b": [1.0, None, 4.0], "s": [0.1, 0.2, 0.3]}
-
-
-def as_dict(columns):
-    return columns
-
-
-def as_arrays(columns):
-    return {k: np.array([np.nan if x is None else x for x in v]) for k, v in columns.items()}
-
-
-frames = pytest.mark.parametrize("frame", [as_dict, as_arrays, pd.DataFrame, pl.DataFrame])
 
 
 def test_arrays():
@@ -45,22 +30,6 @@ def test_equal_times_are_replicates():
     assert fit.Data([0.0, 0.0, 1.0], [1.0, 2.0, 3.0]).size == 3
 
 
-@frames
-def test_frames(frame):
-    data = fit.Data.from_frame(frame(COLUMNS), time="t", values=["b", "a"])
-    np.testing.assert_array_equal(data.ts, TS)
-    np.testing.assert_array_equal(data.ys, [[1.0, 3.0], [np.nan, 2.0], [4.0, 1.0]])
-    assert data.names == ("b", "a") and data.size == 5
-    one = fit.Data.from_frame(frame(COLUMNS), time="t", values="a", sigma="s")
-    np.testing.assert_array_equal(one.sigma, [[0.1], [0.2], [0.3]])
-
-
-def test_missing_values_of_pandas_extension_types():
-    frame = pd.DataFrame({"t": [0, 1], "a": pd.array([1, pd.NA], dtype="Int64")})
-    data = fit.Data.from_frame(frame, time="t", values="a")
-    np.testing.assert_array_equal(data.ys, [[1.0], [np.nan]])
-
-
 @pytest.mark.parametrize(
     ("sigma", "want"),
     [
@@ -77,24 +46,6 @@ def test_sigma_is_spread_over_the_values(sigma, want):
 
 def test_sigma_of_one_observable_may_be_one_number_a_time():
     np.testing.assert_array_equal(fit.Data(TS, [3, 2, 1], [1, 2, 3]).sigma, [[1], [2], [3]])
-
-
-@frames
-def test_sigma_from_a_frame(frame):
-    read = lambda sigma: fit.Data.from_frame(
-        frame(COLUMNS), time="t", values=["a", "b"], sigma=sigma
-    )
-    seen = np.array([[True, True], [True, False], [True, True]])  # b is missing in row 1
-    check = lambda sigma, want: np.testing.assert_array_equal(
-        read(sigma).sigma, np.where(seen, want, 1)
-    )
-    check(["s", "a"], [[0.1, 3], [0.2, 2], [0.3, 1]])
-    check([0.1, 0.2], [0.1, 0.2])
-    check(0.1, 0.1)
-    with pytest.raises(ValueError, match="names 1 columns for 2 columns of values"):
-        read("s")
-    with pytest.raises(ValueError, match=r"`sigma='S1'` is not a column"):
-        read(["s", "S1"])
 
 
 def test_sigma_may_be_missing_where_the_value_is():
@@ -151,48 +102,129 @@ def test_double_precision_needs_x64():
     assert fit.Data(TS, [1, 2, 3], dtype=np.float32).ys.dtype == jnp.float32
 
 
-def test_a_wrong_column_gets_a_hint():
-    with pytest.raises(ValueError, match=r"`values='hares'` is not a column") as e:
-        fit.Data.from_frame({"year": TS, "hare": TS}, time="year", values="hares")
-    assert "Did you mean 'hare'?" in str(e.value) and "Columns: year, hare" in str(e.value)
-    with pytest.raises(ValueError, match=r"`time='when'` is not a column") as e:
-        fit.Data.from_frame({"year": TS, "hare": TS}, time="when", values="hare")
-    assert "Did you mean" not in str(e.value)
-    with pytest.raises(ValueError, match="names no column"):
-        fit.Data.from_frame({"year": TS}, time="year", values=[])
+def test_censored_values_are_marked():
+    data = fit.Data(TS, [[3, 1], [2, np.nan], [0.5, 4]], 0.1, censored=[[0, 0], [0, 0], [-1, 1]])
+    assert data.censored is not None and data.censored.dtype == jnp.int8
+    np.testing.assert_array_equal(data.censored, [[0, 0], [0, 0], [-1, 1]])
+    assert data.size == 5 and data.seen[2].all()  # the limits are numbers that count
+    assert repr(data) == "Data(5 values (2 censored) of obs0, obs1 at 3 times 0 .. 2)"
+    assert fit.Data(TS, [3, 2, 1], censored=np.array([0, 0, -1])).censored.shape == (3, 1)
+    assert fit.Data(TS, [3, 2, 1], censored=[0, 0, 0]).censored is None
+    # Where the value is missing, so may the mark be.
+    data = fit.Data(TS, [3, np.nan, 1], censored=[0, None, -1])
+    np.testing.assert_array_equal(data.censored, [[0], [0], [-1]])
 
 
-@pytest.mark.parametrize("frame", [as_dict, pd.DataFrame, pl.DataFrame])
-def test_the_text_that_spoils_a_column_is_named(frame):
-    # One "n.d." makes the whole column one of texts when a file is read.
-    table = frame({"t": TS, "a": ["1", "n.d.", "3"]})
-    with pytest.raises(TypeError, match=r"`a` must hold numbers, but row 1 .* is 'n.d.'"):
-        fit.Data.from_frame(table, time="t", values="a")
-    table = frame({"t": ["0", "1", "2"], "a": TS})
-    with pytest.raises(TypeError, match=r"`t` must hold numbers, but row 0 .* is '0'"):
-        fit.Data.from_frame(table, time="t", values="a")
+bad_marks = [
+    ([0, 2, 0], ValueError, "`censored` is 2 in row 1, column 0.*-1: the true value lies below"),
+    ([0, 0.5, 0], ValueError, "is 0.5 in row 1"),
+    ([0, np.nan, 0], ValueError, "is nan in row 1"),
+    ([0, 0], ValueError, r"the shape \(3, 1\) of `ys`, but has shape \(2,\)"),
+    (-1, ValueError, r"has shape \(\)"),
+    ([[0], [1, 2], [0]], ValueError, "different lengths"),
+    ([True, False, False], TypeError, "not True and False .*-1: the true value lies below"),
+    (np.array([True, None, False]), TypeError, "not True and False"),
+    (["0", "<", "0"], TypeError, "must hold numbers, but row 1 .* is '<'"),
+]
 
 
-@pytest.mark.parametrize("values", [[1.0, None, "lost"], [1.0, 2.0, "lost"], (1, 2, "lost")])
-@pytest.mark.parametrize("frame", [as_dict, pd.DataFrame])
-def test_text_among_numbers_is_named_with_its_row(frame, values):
-    with pytest.raises(TypeError, match=r"`a` must hold numbers, but row 2 .* is 'lost'"):
-        fit.Data.from_frame(frame({"t": TS, "a": values}), time="t", values="a")
+@pytest.mark.parametrize(("marks", "error", "message"), bad_marks, ids=lambda x: str(x)[:20])
+def test_bad_marks(marks, error, message):
+    with pytest.raises(error, match=message):
+        fit.Data(TS, [3, 2, 1], censored=marks)
 
 
-def test_dates_are_no_times():
-    table = pd.DataFrame({"t": pd.to_datetime(["2020-01-01", "2020-01-02"]), "a": [1, 2]})
-    with pytest.raises(TypeError, match="`t` must hold numbers, but row 0"):
-        fit.Data.from_frame(table, time="t", values="a")
+def test_a_censored_value_needs_its_limit():
+    with pytest.raises(ValueError, match=r"nan in row 1, column 0, where `censored` is -1.*limit"):
+        fit.Data(TS, [3, np.nan, 1], censored=[0, -1, 0])
 
 
-def test_what_is_not_a_frame():
-    with pytest.raises(TypeError, match=r"data frame .* but is a list"):
-        fit.Data.from_frame([1, 2], time="t", values="a")
+def random_covariance(rng, *shape):
+    root = rng.normal(size=(*shape, shape[-1]))
+    scales = 10.0 ** rng.uniform(-1, 1, size=shape)  # units that differ
+    covariance = np.einsum("...ik,...jk->...ij", root, root) + np.eye(shape[-1])
+    return covariance * scales[..., :, None] * scales[..., None, :]
 
 
-def test_frames_need_an_extra_and_dicts_do_not(monkeypatch):
-    monkeypatch.setitem(sys.modules, "narwhals", None)
-    with pytest.raises(ImportError, match=r"sciml-jax\[frames\]"):
-        fit.Data.from_frame(pd.DataFrame(COLUMNS), time="t", values="a")
-    assert fit.Data.from_frame(COLUMNS, time="t", values="a").size == 3
+def full_covariance(covariance, n, m):
+    """Over all values, in C order."""
+    if covariance.ndim == 3:
+        return jax.scipy.linalg.block_diag(*covariance)
+    return covariance if covariance.shape == (n * m, n * m) else np.kron(np.eye(n), covariance)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize(
+    ("n", "m", "shape", "blocks"),
+    [
+        (4, 3, (3,), (4, 3, 3)),
+        (4, 3, (4, 3), (4, 3, 3)),
+        (4, 3, (12,), (1, 12, 12)),
+        (4, 1, (4,), (1, 4, 4)),
+        (4, 1, (1,), (4, 1, 1)),
+        (1, 3, (3,), (1, 3, 3)),
+    ],
+)
+def test_whitened_residuals_have_the_likelihood_of_the_covariance(n, m, shape, blocks, missing):
+    rng = np.random.default_rng(1)
+    covariance = random_covariance(rng, *shape)
+    full = np.asarray(full_covariance(covariance, n, m))
+    ys = rng.multivariate_normal(np.zeros(n * m), full).reshape(n, m)
+    if missing:
+        ys[0, -1] = ys[n // 2, 0] = np.nan
+    data = fit.Data(np.arange(n), ys, covariance=covariance)
+    assert data.sigma is None and data.whitener.shape == blocks and data.log_det.shape == ()
+    white = np.einsum("bij,bj->bi", data.whitener, np.nan_to_num(ys).reshape(blocks[:2]))
+    seen = ~np.isnan(ys.ravel())
+    marginal = full[np.ix_(seen, seen)]
+    want = scipy.stats.multivariate_normal.logpdf(ys.ravel()[seen], cov=marginal)
+    got = -np.sum(white**2) / 2 - data.log_det - seen.sum() * np.log(2 * np.pi) / 2
+    np.testing.assert_allclose(got, want, rtol=1e-8)
+    # By blocks, hence also without correlations between blocks.
+    w = np.asarray(jax.scipy.linalg.block_diag(*data.whitener))
+    np.testing.assert_allclose(w @ full @ w.T, np.diag(seen.astype(float)), atol=1e-7)
+    assert not w[:, ~seen].any() and not w[~seen].any()
+
+
+def test_variances_alone_are_sigma():
+    sigma = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]])
+    data = fit.Data(TS, np.ones((3, 2)), covariance=np.diag(sigma.ravel() ** 2), dtype="float32")
+    assert data.whitener.dtype == data.log_det.dtype == jnp.float32
+    np.testing.assert_allclose(np.diagonal(data.whitener[0]), 1 / sigma.ravel(), rtol=1e-6)
+    np.testing.assert_allclose(data.log_det, np.log(sigma).sum(), rtol=1e-6)
+
+
+def test_what_is_missing_needs_no_covariance():
+    covariance = np.array([[1.0, np.nan], [np.nan, np.nan]])
+    data = fit.Data(TS, [[1, np.nan]] * 3, covariance=covariance)
+    np.testing.assert_array_equal(data.whitener, [[[1, 0], [0, 0]]] * 3)
+
+
+ONES, UNIT = np.ones((3, 2)), np.eye(2)
+
+
+bad_covariances = [
+    (ONES, {"covariance": UNIT, "sigma": 1.0}, "not both"),
+    (ONES, {"covariance": UNIT, "censored": np.eye(3, 2, dtype=int)}, "Censored values can't have"),
+    (ONES, {"covariance": np.eye(3)}, r"\(2, 2\), \(3, 2, 2\), \(6, 6\): for each time the same"),
+    (ONES, {"covariance": np.ones(2)}, r"has shape \(2,\).*without correlation use `sigma`"),
+    (ONES, {"covariance": [[1, 0.5], [0.4, 1]]}, r"symmetric, but is 0.5 at \(0, 1\) and 0.4 at"),
+    (ONES, {"covariance": [[1, 1], [1, 1]]}, "smallest eigenvalue of its correlations is"),
+    (ONES, {"covariance": [[1, 2], [2, 1]]}, "smallest eigenvalue of its correlations is -1"),
+    (ONES, {"covariance": [[1, 0], [0, 0]]}, r"variance at \(1, 1\) is 0.*infinite weight"),
+    (ONES, {"covariance": [[1, np.nan], [np.nan, 1]]}, r"is nan at \(0, 1\)"),
+    (ONES, {"covariance": np.stack([UNIT, UNIT, -UNIT])}, r"`covariance` of row 2 \(counted"),
+    (ONES[:, :1], {"covariance": np.ones((3, 3))}, "smallest eigenvalue"),
+]
+
+
+@pytest.mark.parametrize(("ys", "kwargs", "message"), bad_covariances)
+def test_bad_covariances(ys, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        fit.Data(TS, ys, **kwargs)
+
+
+def test_units_matter_not_for_a_covariance():
+    tiny = np.array([[1e-20, 5e-12], [5e-12, 1e-2]])  # a correlation of one half
+    data = fit.Data(TS, ONES, covariance=tiny)
+    np.testing.assert_allclose(data.log_det, 3 * np.log(np.linalg.det(tiny)) / 2, rtol=1e-9)
