@@ -90,6 +90,6 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "`bounds`."
     )
     nonfinite_residual = (
-        "The function, its residuals or their derivatives are not finite (nan or inf) at the start. "
-        "Choose other starting values or bounds."
+        "The function, its residuals or their derivatives are not finite (nan or inf) at the start, or bounds "
+        "computed under `jax.jit` do not enclose it. Choose other starting values or bounds."
     )

@@ -42,11 +42,9 @@ from ._nonlinear._least_squares import least_squares as least_squares
 from ._nonlinear._levenberg_marquardt import LevenbergMarquardt as LevenbergMarquardt
 from ._nonlinear._minimise import minimise as minimise
 from ._nonlinear._newton import Newton as Newton
+from ._nonlinear._newton_cg import NewtonCG as NewtonCG
 from ._nonlinear._root import root as root
-from ._nonlinear._trust_region_newton import (
-    NewtonCG as NewtonCG,
-    TrustRegionNewton as TrustRegionNewton,
-)
+from ._nonlinear._trust_region_newton import TrustRegionNewton as TrustRegionNewton
 from ._rk4 import RK4 as RK4
 from ._rodas4 import Rodas4 as Rodas4
 from ._rodas5p import Rodas5P as Rodas5P

@@ -150,16 +150,20 @@ def test_functions_that_fail_somewhere(method):
     np.testing.assert_allclose(sol.value, 1.0, rtol=1e-7)
 
 
-def test_saddle_points_are_left():
+@second_order
+def test_saddle_points_are_left(method):
     # Once where the gradient has no part along the way down, once where it vanishes.
     for start in ([1.0, 0.0], [0.0, 0.0]):
-        sol = solvers.minimise(saddle, jnp.array(start))
+        sol = solvers.minimise(saddle, jnp.array(start), method=method)
         np.testing.assert_allclose(np.abs(sol.value), [0.0, np.sqrt(2)], atol=1e-7)
-        np.testing.assert_allclose(sol.curvature, 2.0, rtol=1e-6)
+        if type(method) is solvers.TrustRegionNewton:
+            np.testing.assert_allclose(sol.curvature, 2.0, rtol=1e-6)
 
 
-def test_a_ridge_along_a_bound_is_left_on_the_side_that_is_open():
-    sol = solvers.minimise(saddle, jnp.array([1.0, 0.0]), bounds=(-5.0, jnp.array([5.0, 0.0])))
+@second_order
+def test_a_ridge_along_a_bound_is_left_on_the_side_that_is_open(method):
+    bounds = (-5.0, jnp.array([5.0, 0.0]))
+    sol = solvers.minimise(saddle, jnp.array([1.0, 0.0]), bounds=bounds, method=method)
     np.testing.assert_allclose(sol.value, [0.0, -np.sqrt(2)], atol=1e-7)
 
 
@@ -182,6 +186,15 @@ def test_what_has_no_minimum():
     assert not bool(falls.ok)
     bad = solvers.minimise(lambda y, _: jnp.log(y), jnp.array(-1.0), throw=False)
     assert RESULTS.nonfinite_residual == bad.result
+
+
+@methods
+def test_what_falls_for_ever_is_found_out_soon(method):
+    for bounds in (None, (0.0, jnp.array([3.0, jnp.inf, jnp.inf]))):
+        sol = solvers.minimise(
+            lambda y, _: -jnp.sum(y), jnp.ones(3), method=method, bounds=bounds, throw=False
+        )
+        assert RESULTS.unbounded == sol.result and sol.stats["evaluations"] < 120
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
-"""Conjugate gradients for a symmetric, positive definite matrix that is known by its products."""
+"""What can be learnt of a symmetric matrix by its products: solutions, and its lowest eigenvalue."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from .._indexing import put, take
+from .._norms import norm
 
 
 def conjugate_gradients(
@@ -29,3 +32,45 @@ def conjugate_gradients(
 
     count = (0 * start).astype(jnp.result_type(int))
     return jax.lax.while_loop(cond, body, (0 * b, b, b, start, count))[0]
+
+
+def lowest_curvature(
+    product: Callable[[Array], Array], weight: Float[Array, " n"], steps: int = 20
+) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:
+    """About the lowest eigenvalue, by Lanczos' process from a vector without pattern.
+
+    **Arguments:**
+
+    - `weight`: what the start is multiplied by: zero for unknowns to be left out.
+
+    **Returns:**
+
+    Its eigenvector of unit length, the eigenvalue, and the largest absolute one.
+    """
+    n = weight.shape[0]
+    steps = min(steps, n)
+    start = weight * jnp.sin(1 + 12.9898 * jnp.arange(n, dtype=weight.dtype) ** 1.5)
+    length = norm(start)
+    none = start[None] * jnp.zeros((steps + 1, 1), weight.dtype)
+    basis = put(none, 0, start / jnp.where(length > 0, length, 1))
+
+    def extend(k, carry):
+        basis, images = carry
+        image = product(take(basis, k))
+        w = image
+        for _ in range(2):
+            w = w - (basis @ w) @ basis
+        length = norm(w)
+        # What is left of a space that is exhausted is rounding.
+        more = length > 1e3 * jnp.finfo(w.dtype).eps * norm(image)
+        basis = put(basis, k + 1, jnp.where(more, w / jnp.where(length > 0, length, 1), 0))
+        return basis, put(images, k, image)
+
+    basis, images = jax.lax.fori_loop(0, steps, extend, (basis, none))
+    basis, images = basis[:steps], images[:steps]
+    small = basis @ images.T
+    values, vectors = jnp.linalg.eigh((small + small.T) / 2)
+    v = vectors[:, 0] @ basis
+    length = norm(v)
+    # A zero vector of the basis has the eigenvalue zero, which does no harm.
+    return v / jnp.where(length > 0, length, 1), values[0], jnp.max(jnp.abs(values))

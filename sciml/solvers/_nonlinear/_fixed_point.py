@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike, PyTree
 
 from ..._dtypes import as_state
 from ._anderson import Anderson
-from ._front import iterations, NonlinearSolution, prepare
+from ._front import NonlinearSolution, numbers, prepare
 from ._newton import Newton
 from ._root import find
 
@@ -51,12 +51,12 @@ def fixed_point(
     args: PyTree[Any] = None,
     *,
     method: Any = None,
-    bounds: tuple[PyTree, PyTree] | None = None,
+    bounds: Any = None,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,
-    max_steps: int = 1000,
-    history: bool = False,
-    throw: bool = True,
+    max_steps: Any = 1000,
+    history: Any = False,
+    throw: Any = True,
 ) -> NonlinearSolution:
     """Finds `y = fn(y, args)`.
 
@@ -90,6 +90,6 @@ def fixed_point(
     if method is None:
         few = sum(x.size for x in jax.tree.leaves(y0)) <= _FEW
         method = Newton() if few else Anderson()
-    numbers = (iterations(max_steps), history)
+    sizes = numbers(max_steps, history)
     task = prepare("fixed_point", _Difference(fn), y0, args, bounds)
-    return find("fixed_point", task, method, {"ftol": ftol, "xtol": xtol}, numbers, throw)
+    return find("fixed_point", task, method, {"ftol": ftol, "xtol": xtol}, sizes, throw)

@@ -1,7 +1,7 @@
 """What the front functions share: unknowns as one flat vector, bounds, results and complaints."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,9 +12,10 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from ..._checks import error_unless, integer_at_least
-from ..._compat import is_eager, is_interpreted, is_traced, varying_like
+from ..._compat import is_eager, is_interpreted, varying_like
 from ..._dtypes import as_state, float_leaves_as_arrays
 from ..._results import RESULTS
+from ._bounds import flat_bounds
 from ._loop import as_result, Box, State
 from ._method import AbstractNonlinearMethod, check_tolerance, Finish
 
@@ -69,22 +70,30 @@ def prepare(name: str, fn, y0, args, bounds) -> Task:
         raise TypeError(
             f"`{name}` needs real unknowns: write real and imaginary parts as two arrays."
         )
+    for leaf in jax.tree.leaves(y0):
+        if jnp.finfo(leaf.dtype).bits < 32:
+            raise TypeError(
+                f"`{name}` needs single or double precision, but `y0` is {leaf.dtype}: write `y0.astype(float)`."
+            )
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
+    for leaf in jax.tree.leaves(args):
+        if not (eqx.is_array_like(leaf) or isinstance(leaf, Hashable)):
+            raise TypeError(
+                f"`args` may hold numbers, arrays and what can be hashed, but holds {leaf!r}: make it a tuple, or let "
+                "`fn` close over it."
+            )
     if bounds is None:
         return Task(fn, y0, args, None, None)
-    flat, _ = ravel_pytree(y0)
-    if not (isinstance(bounds, tuple | list) and len(bounds) == 2):
-        raise ValueError(f"`bounds` must be a pair `(lower, upper)`, but got {bounds!r}.")
-    lower, upper = (_flat_bound(b, y0, flat) for b in bounds)
-    _check_bounds(flat, lower, upper)
-    return Task(fn, y0, args, lower, upper)
+    return Task(fn, y0, args, *flat_bounds(bounds, y0))
 
 
-def finished(name: str, run: Callable, compiled: Callable, throw: bool, *operands):
+def finished(name: str, run: Callable, compiled: Callable, throw, *operands):
     """Runs the compiled part, and says what went wrong if it did and `throw` is true.
 
     `run` takes whether derivatives are wanted behind the operands.
     """
+    if not isinstance(throw, bool | np.bool):
+        raise TypeError(f"`throw` must be True or False, but got {throw!r}.")
     eager = is_eager()
     sol = (compiled if is_interpreted() else run)(*operands, not eager)
     if throw and eager and not sol.ok:
@@ -151,13 +160,23 @@ def flat_function(task: Task) -> tuple[Array, Callable[[Array], Array]]:
     x0, unravel = ravel_pytree(task.y0)
 
     def fn(x):
-        out, _ = ravel_pytree(task.fn(unravel(x), task.args))
+        out = task.fn(unravel(x), task.args)
+        for leaf in jax.tree.leaves(out):
+            if not eqx.is_array_like(leaf):
+                raise TypeError(
+                    f"`fn` must return real numbers or a tree of arrays of them, but returned {leaf!r}."
+                )
+        out, _ = ravel_pytree(out)
         if jnp.iscomplexobj(out):
             raise TypeError("`fn` returned complex numbers: stack real and imaginary parts.")
         if not out.size:
             raise ValueError("`fn` returned no numbers.")
         return out.astype(x.dtype)
 
+    if task.lower is not None and task.upper is not None:
+        # Bounds known only at run time can't be complained about, but must not pass either.
+        sound = jnp.all((task.lower <= x0) & (x0 <= task.upper))
+        x0 = jnp.where(sound, x0, jnp.nan)
     # In a `shard_map` the start differs between devices as soon as anything else does.
     return varying_like(x0, eqx.filter(task, eqx.is_array), jax.eval_shape(fn, x0)), fn
 
@@ -198,34 +217,12 @@ def concrete(kind: type) -> list[type]:
     return out
 
 
+def numbers(max_steps, history) -> tuple[int, bool]:
+    """What decides about shapes: these can't be arrays."""
+    if not isinstance(history, bool | np.bool):
+        raise TypeError(f"`history` must be True or False, but got {history!r}.")
+    return iterations(max_steps), bool(history)
+
+
 def iterations(max_steps) -> int:
     return integer_at_least("max_steps", max_steps)
-
-
-def _flat_bound(bound, y0, flat):
-    """One bound for each unknown, from a number for all or a tree shaped like `y0`."""
-    if jax.tree.structure(bound) == jax.tree.structure(y0):
-        parts = jax.tree.map(
-            lambda b, y: jnp.broadcast_to(jnp.asarray(b, y.dtype), y.shape), bound, y0
-        )
-        return ravel_pytree(parts)[0]
-    if jax.tree_util.all_leaves([bound]) and jnp.ndim(bound) == 0:
-        return jnp.full_like(flat, bound)
-    raise ValueError(
-        f"`bounds` must be numbers or structured as `y0`, {jax.tree.structure(y0)}, "
-        f"but got {jax.tree.structure(bound)}."
-    )
-
-
-def _check_bounds(x, lower, upper):
-    if any(is_traced(v) for v in (x, lower, upper)):
-        return
-    x, lower, upper = np.asarray(x), np.asarray(lower), np.asarray(upper)
-    for i in np.flatnonzero(~(lower <= upper)):
-        raise ValueError(
-            f"The bounds of unknown {i} are {lower[i]:g} .. {upper[i]:g}: swapped or nan."
-        )
-    for i in np.flatnonzero(~((x >= lower) & (x <= upper)) & np.isfinite(x)):
-        raise ValueError(
-            f"The start of unknown {i} is {x[i]:g}, outside its bounds {lower[i]:g} .. {upper[i]:g}."
-        )

@@ -16,6 +16,9 @@ from ._loop import Answer, CONVERGED, Finish, GOING, STALLED, UNBOUNDED
 from ._method import AbstractMinimiser
 
 
+_FAR = 1e30  # times the first step: what still falls there falls for ever
+
+
 class _Memory(eqx.Module):
     """- `pairs`: what the method knows of the curvature. `direction`, `search`: of the line search.
     - `promise`: by how much a full step would lower the function. `forced`: whether the trial is the best point of
@@ -96,7 +99,7 @@ class _AbstractQuasiNewton(AbstractMinimiser):
             size, large = jnp.sum(jnp.abs(g)), jnp.max(jnp.abs(x))
             stride = jnp.where(large > 0, jnp.minimum(large, 1), 1)
             t = jnp.where(fresh, stride / jnp.where(size > 0, size, 1), 1.0)
-            longest = 1e30 + 0 * size
+            longest = _FAR + 0 * size
             if box.real:
                 t, d = jnp.ones_like(t), self._inside(x, t * d, g, box)
                 # As far as the first bound, which is at least the end of the direction.
@@ -117,7 +120,9 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         fine = promise <= 1e4 * noise
         code = jnp.where(lost & s.fresh, jnp.where(fine, CONVERGED, STALLED), GOING)
         code = jnp.where(small | unmoved | still, CONVERGED, code)
-        code = jnp.where(there.loss == -jnp.inf, UNBOUNDED, code)
+        # A whole search that only ever led further down.
+        endless = (over | (s.search.t >= _FAR)) & ~search.closed & there.fine & ~first
+        code = jnp.where((there.loss == -jnp.inf) | endless, UNBOUNDED, code)
         memory = _Memory(pairs, direction, search, promise, back, fresh)
         return Answer(accept, box.land(x, t * direction), memory, code)
 

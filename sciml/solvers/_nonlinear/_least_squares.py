@@ -13,8 +13,8 @@ from ._front import (
     chosen,
     finished,
     flat_function,
-    iterations,
     NonlinearSolution,
+    numbers,
     prepare,
     solution,
     Task,
@@ -32,14 +32,14 @@ def least_squares(
     args: PyTree[Any] = None,
     *,
     method: Any = None,
-    bounds: tuple[PyTree, PyTree] | None = None,
-    loss: str = "linear",
-    f_scale: ArrayLike = 1.0,
+    bounds: Any = None,
+    loss: Any = "linear",
+    f_scale: Any = 1.0,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,
-    max_steps: int = 500,
-    history: bool = False,
-    throw: bool = True,
+    max_steps: Any = 500,
+    history: Any = False,
+    throw: Any = True,
 ) -> NonlinearSolution:
     """Minimises half the sum of squares of `fn(y, args)` within bounds.
 
@@ -63,7 +63,7 @@ def least_squares(
 
     - `fn`: `fn(y, args) -> residuals`, any pytree of real arrays.
     - `y0`: the start; a number, an array or any pytree of them.
-    - `args`: passed on to `fn`.
+    - `args`: passed on to `fn`. Arrays and floats may change without a new compilation, other things can't.
     - `method`: by default [`LevenbergMarquardt`][sciml.solvers.LevenbergMarquardt].
     - `bounds`: `(lower, upper)`, each structured as `y0` or one number for all. The start must lie inside; no
       evaluation leaves them.
@@ -93,7 +93,7 @@ def least_squares(
         task.y0,
         {"ftol": ftol, "xtol": xtol},
     )
-    options = (loss, jnp.asarray(f_scale, float), iterations(max_steps), history)
+    options = (loss, jnp.asarray(f_scale, float), *numbers(max_steps, history))
     return finished("least_squares", _least_squares, _compiled, throw, task, method, options)
 
 

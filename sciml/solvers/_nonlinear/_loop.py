@@ -223,8 +223,16 @@ def run(
     max_steps: int,
     history: bool = False,
     value: jax.ShapeDtypeStruct | None = None,
+    lost: Callable[[Look], Array] | None = None,
 ) -> State:
-    """Iterates until the method has converged or given up, or for `max_steps` evaluations after the first."""
+    """Iterates until the method has converged or given up, or for `max_steps` evaluations after the first.
+
+    **Arguments:**
+
+    - `lost`: whether there is no use in going on from a point.
+    """
     state = begin(method, look, x0, max_steps, history, value)
     going = lambda s: (s.code == GOING) & (s.evaluations <= max_steps)
+    if lost is not None:
+        going = lambda s: (s.code == GOING) & (s.evaluations <= max_steps) & ~lost(s.here)
     return jax.lax.while_loop(going, lambda s: advance(method, look, s, box), state)

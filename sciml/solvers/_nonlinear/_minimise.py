@@ -15,15 +15,15 @@ from ._front import (
     chosen,
     finished,
     flat_function,
-    iterations,
     NonlinearSolution,
+    numbers,
     prepare,
     solution,
     Task,
 )
 from ._lbfgs import LBFGS
 from ._looking import at_function
-from ._loop import Finish, Look, run, UNBOUNDED
+from ._loop import Look, run, UNBOUNDED
 from ._method import AbstractMinimiser
 from ._trust_region_newton import TrustRegionNewton
 
@@ -38,12 +38,12 @@ def minimise(
     args: PyTree[Any] = None,
     *,
     method: Any = None,
-    bounds: tuple[PyTree, PyTree] | None = None,
+    bounds: Any = None,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,
-    max_steps: int = 2000,
-    history: bool = False,
-    throw: bool = True,
+    max_steps: Any = 2000,
+    history: Any = False,
+    throw: Any = True,
 ) -> NonlinearSolution:
     """Finds a local minimum of the number `fn(y, args)` within bounds.
 
@@ -68,7 +68,7 @@ def minimise(
 
     - `fn`: `fn(y, args) -> number`, differentiable once or, for Newton's method, twice.
     - `y0`: the start; a number, an array or any pytree of them.
-    - `args`: passed on to `fn`.
+    - `args`: passed on to `fn`. Arrays and floats may change without a new compilation, other things can't.
     - `method`: one of [`TrustRegionNewton`][sciml.solvers.TrustRegionNewton], [`NewtonCG`][sciml.solvers.NewtonCG],
       [`LBFGS`][sciml.solvers.LBFGS], [`BFGS`][sciml.solvers.BFGS].
     - `bounds`: `(lower, upper)`, each structured as `y0` or one number for all. The start must lie inside; no
@@ -92,8 +92,8 @@ def minimise(
     default = TrustRegionNewton() if few else LBFGS()
     options = {"ftol": ftol, "xtol": xtol}
     method = chosen("minimise", method, default, AbstractMinimiser, task.y0, options)
-    numbers = (iterations(max_steps), history)
-    return finished("minimise", _minimise, _compiled, throw, task, method, numbers)
+    sizes = numbers(max_steps, history)
+    return finished("minimise", _minimise, _compiled, throw, task, method, sizes)
 
 
 def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
@@ -118,10 +118,14 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
 
     def search(_, start):
         look = at_function(fn, method.order)
-        end = run(method, look, start, box, max_steps, history, jax.eval_shape(lambda: start))
+        away = lambda here: _away(here, start)
+        shape = jax.eval_shape(lambda: start)
+        end = run(method, look, start, box, max_steps, history, shape, lost=away)
         curvature = getattr(method, "curvature", None)
         extra = None if curvature is None else curvature(end, box)
-        return end.here.x, (end, _bounded(method.finish(end, box), end.here, start), extra)
+        finish = method.finish(end, box)
+        code = jnp.where(away(end.here), UNBOUNDED, finish.code)
+        return end.here.x, (end, eqx.tree_at(lambda f: f.code, finish, code), extra)
 
     def solve_tangent(linear, b):
         if b.shape[0] > _MANY:
@@ -139,12 +143,11 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
     return solution(task, x, end, finish, curvature)
 
 
-def _bounded(finish: Finish, here: Look, start) -> Finish:
-    """Takes back a success that lies where no problem has its minimum."""
+def _away(here: Look, start):
+    """Whether a point lies where no problem has its minimum."""
     far = 1 / jnp.finfo(start.dtype).eps ** 2
-    away = jnp.max(jnp.abs(here.x)) > far * (1 + jnp.max(jnp.abs(start)))
-    code = jnp.where(away | (here.loss < -(far**2)), UNBOUNDED, finish.code)
-    return eqx.tree_at(lambda f: f.code, finish, code)
+    distant = jnp.max(jnp.abs(here.x)) > far * (1 + jnp.max(jnp.abs(start)))
+    return distant | (here.loss < -(far**2))
 
 
 _compiled = flat_jit(_minimise)

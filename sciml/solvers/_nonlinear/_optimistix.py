@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jax.flatten_util import ravel_pytree
 
+from ._bounds import flat_bound
 from ._loop import AbstractIteration, advance, begin, Box, CONVERGED, Finish, GOING, Looking, State
 
 
@@ -58,19 +59,9 @@ class ForOptimistix(AbstractIteration, optx.AbstractIterativeSolver):
         if not {"lower", "upper"} & options.keys():
             inf = jnp.full_like(x, jnp.inf)
             return x, unravel, self.looking(flat), Box(-inf, inf, False)
-        side = lambda name, default: ravel_pytree(
-            jax.tree.map(
-                lambda v, b: jnp.broadcast_to(b, v.shape).astype(v.dtype), y, options[name]
-            )
-            if name in options
-            else jax.tree.map(lambda v: jnp.full_like(v, default), y)
-        )[0]
-        return (
-            x,
-            unravel,
-            self.looking(flat),
-            Box(side("lower", -jnp.inf), side("upper", jnp.inf), True),
-        )
+        side = lambda name, default: flat_bound(name, options.get(name), y, default)
+        box = Box(side("lower", -jnp.inf), side("upper", jnp.inf), True)
+        return x, unravel, self.looking(flat), box
 
     def init(self, fn, y, args, options, f_struct, aux_struct, tags):
         x, _, look, _ = self._problem(fn, y, args, options)

@@ -31,11 +31,13 @@ _LOSSES: dict[str, Callable] = {
 }
 
 
-def check_loss(loss: str, f_scale):
-    if loss not in _LOSSES:
+def check_loss(loss, f_scale):
+    if not (isinstance(loss, str) and loss in _LOSSES):
         names = ", ".join(map(repr, _LOSSES))
         raise ValueError(f"`loss` must be one of {names}, but got {loss!r}.")
-    if not is_traced(f_scale) and not (np.ndim(f_scale) == 0 and f_scale > 0):
+    if is_traced(f_scale):
+        return
+    if isinstance(f_scale, str) or np.ndim(f_scale) or not f_scale > 0:
         raise ValueError(f"`f_scale` must be a positive number, but got {f_scale!r}.")
 
 

@@ -16,8 +16,8 @@ from ._front import (
     chosen,
     finished,
     flat_function,
-    iterations,
     NonlinearSolution,
+    numbers,
     prepare,
     solution,
     Task,
@@ -34,13 +34,13 @@ def root(
     args: PyTree[Any] = None,
     *,
     method: Any = None,
-    bounds: tuple[PyTree, PyTree] | None = None,
+    bounds: Any = None,
     jac: Any = None,
     ftol: ArrayLike | None = None,
     xtol: ArrayLike | None = None,
-    max_steps: int = 1000,
-    history: bool = False,
-    throw: bool = True,
+    max_steps: Any = 1000,
+    history: Any = False,
+    throw: Any = True,
 ) -> NonlinearSolution:
     """Solves `fn(y, args) = 0`, as many equations as unknowns.
 
@@ -64,7 +64,7 @@ def root(
 
     - `fn`: `fn(y, args) -> residuals`, any pytree of real arrays with as many numbers as `y`.
     - `y0`: the start; a number, an array or any pytree of them.
-    - `args`: passed on to `fn`.
+    - `args`: passed on to `fn`. Arrays and floats may change without a new compilation, other things can't.
     - `method`: by default [`Newton`][sciml.solvers.Newton].
     - `bounds`: `(lower, upper)`, each structured as `y0` or one number for all. The start must lie inside; no
       evaluation leaves them.
@@ -84,15 +84,15 @@ def root(
     `ValueError`, `TypeError` for input that can't be meant; `RuntimeError` without convergence if `throw` is true.
     """
     options = {"ftol": ftol, "xtol": xtol, "jac": jac}
-    numbers = (iterations(max_steps), history)
+    sizes = numbers(max_steps, history)
     task = prepare("root", fn, y0, args, bounds)
-    return find("root", task, method, options, numbers, throw)
+    return find("root", task, method, options, sizes, throw)
 
 
-def find(name: str, task: Task, method, options: dict, numbers: tuple, throw: bool):
+def find(name: str, task: Task, method, options: dict, sizes: tuple, throw):
     """The root of a task, for the front function `name`."""
     method = chosen(name, method, Newton(), AbstractRootMethod, task.y0, options)
-    return finished(name, _root, _compiled, throw, task, method, numbers)
+    return finished(name, _root, _compiled, throw, task, method, sizes)
 
 
 def _root(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
