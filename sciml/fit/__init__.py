@@ -2,11 +2,17 @@
 
 from . import noise as noise, priors as priors
 from ._data import Data as Data
+from ._densities import (
+    gradient_and_hessian as gradient_and_hessian,
+    log_density as log_density,
+    loss as loss,
+    residuals as residuals,
+)
 from ._estimate import estimate as estimate
-from ._free import Free as Free
+from ._experiment import Equilibrium as Equilibrium, Experiment as Experiment
+from ._free import Free as Free, Tied as Tied
 from ._intervals import intervals as intervals
 from ._io import load as load, save as save
-from ._likelihood import log_density as log_density, loss as loss, residuals as residuals
 from ._predict import predict as predict, Prediction as Prediction
 from ._problem import Problem as Problem, Solve as Solve
 from ._result import Result as Result, Starts as Starts

@@ -16,19 +16,15 @@ from ..solvers._nonlinear._front import iterations
 from ..solvers._nonlinear._levenberg_marquardt import LevenbergMarquardt
 from ..solvers._nonlinear._loop import as_result, Box, run
 from ..solvers._nonlinear._method import check_tolerance
-from ._likelihood import (
-    log_constant,
-    look,
-    noise_is_free,
-    predict_at,
-    prior_terms,
-    solve_tolerances,
-)
+from ._densities import log_constant
+from ._laws import LogNormal
+from ._levels import laws_of, level_is_free, levelled
+from ._likelihood import look, prior_terms
 from ._problem import check_problem, Problem
 from ._progress import progress
 from ._result import Result, Starts
+from ._simulate import solve_result, solve_tolerances
 from ._uncertainty import uncertainty
-from .noise import LogNormal
 
 
 _NOT_POSITIVE = (
@@ -141,11 +137,11 @@ def conclude(problem: Problem, end: End, starts: Starts, x0: Array) -> Result:
     """Statistics and error bars at an optimum."""
     fitted = problem.at(end.x)
     active = np.asarray(end.active)
-    data = problem.data.size
+    data = problem.size
     free = int(np.sum(active == 0))
     dof = data - free
     prior = float(prior_terms(problem, end.x)[0])
-    scaleless = problem.data.sigma is None and problem.noise.sigma is None
+    scaleless = not levelled(problem)
     chi2 = 2 * (float(end.misfit) - abs(prior))
     variance = (chi2 / dof if dof > 0 else math.nan) if scaleless else 1.0
     log_likelihood, parameters = _log_likelihood(problem, end, prior, chi2, scaleless)
@@ -178,7 +174,7 @@ def conclude(problem: Problem, end: End, starts: Starts, x0: Array) -> Result:
 
 
 def _log_likelihood(problem, end, prior, chi2, scaleless) -> tuple[float, int]:
-    n, p = problem.data.size, int(end.x.size)
+    n, p = problem.size, int(end.x.size)
     constant = float(log_constant(problem, end.x))
     if scaleless:
         # The most likely sigma is sqrt(SSR / n), and counts as a parameter.
@@ -190,20 +186,20 @@ def _log_likelihood(problem, end, prior, chi2, scaleless) -> tuple[float, int]:
 
 def describe_problem(problem: Problem, active: np.ndarray) -> dict[str, Any]:
     """What a report says of any fit of this problem."""
-    data = problem.data.size
-    if problem.data.sigma is None and problem.noise.sigma is None:
-        sigma = "from residuals"
-    else:
-        sigma = "estimated" if noise_is_free(problem) else "given"
+    data = problem.size
+    known = "estimated" if level_is_free(problem) else "given"
+    sigma = known if levelled(problem) else "from residuals"
+    laws = [type(law).__name__ for law, _ in laws_of(problem.noise, problem.observables)]
     return {
+        "experiments": len(problem.experiments),
         "data": data,
         "parameters": len(active),
         "dof": data - int(np.sum(active == 0)),
-        "noise": type(problem.noise).__name__,
+        "noise": ", ".join(dict.fromkeys(laws)),
         "sigma": sigma,
         "solver": solver_name(problem),
         "rtol": rtol_of(problem),
-        "precision": np.dtype(jax.tree.leaves(problem.y0)[0].real.dtype).name,
+        "precision": problem.dtype.name,
     }
 
 
@@ -299,16 +295,16 @@ def _reasons(problem: Problem, xs: Array, ends: End) -> list[str]:
     for i in range(xs.shape[0]):
         result = jax.tree.map(lambda v, i=i: v[i], ends.result)
         if not np.isfinite(ends.loss[i]):
-            solved = _solve_result(problem, xs[i])
+            solved = _compiled_result(problem, xs[i])
             if bool(solved != RESULTS.successful):
                 result = solved
-            elif isinstance(problem.noise, LogNormal):
+            elif any(
+                isinstance(law, LogNormal) for law, _ in laws_of(problem.noise, problem.observables)
+            ):
                 out.append(_NOT_POSITIVE)
                 continue
         out.append(RESULTS[result])
     return out
 
 
-@eqx.filter_jit
-def _solve_result(problem: Problem, x: Array):
-    return predict_at(problem, problem.unflatten(x), problem.data.ts, "forward")[1]
+_compiled_result = eqx.filter_jit(solve_result)

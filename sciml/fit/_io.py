@@ -20,7 +20,9 @@ import jax
 import numpy as np
 
 from .._dtypes import require_dtype
-from ._problem import Problem, with_fields
+from ._experiment import with_fields
+from ._parameters import Varied
+from ._problem import Problem
 from ._result import Result, Starts
 from ._uncertainty import Uncertainty
 
@@ -108,11 +110,12 @@ def load(path: str | PathLike, like: Problem | Result) -> Result:
     require_dtype(manifest["dtype"], f"{path}")
     _check_same(manifest, like, path)
     try:
-        parts = eqx.tree_deserialise_leaves(leaves, _parts_arrays(like))
+        parts, values = eqx.tree_deserialise_leaves(leaves, _parts_arrays(like))
     except (RuntimeError, ValueError, EOFError) as e:
         raise ValueError(f"{path} holds arrays of other shapes than the problem `like`: {e}") from e
     model, y0, noise, observe = eqx.combine(parts, like.parts())
-    problem = with_fields(like, model=model, y0=y0, noise=noise, observe=observe)
+    own = tuple(Varied(v.slot, value) for v, value in zip(like.own, values, strict=True))
+    problem = with_fields(like, model=model, y0=y0, noise=noise, observe=observe, own=own)
     u = None
     if manifest["groups"] is not None:
         groups = tuple(tuple(g) for g in manifest["groups"])
@@ -157,7 +160,7 @@ def _check_same(manifest, like: Problem, path) -> None:
 
 
 def _parts_arrays(problem: Problem):
-    return eqx.filter(problem.parts(), eqx.is_array)
+    return eqx.filter(problem.parts(), eqx.is_array), [v.value for v in problem.own]
 
 
 def _hash(problem: Problem) -> str:

@@ -1,111 +1,135 @@
-"""From flat parameters to predictions, residuals and likelihoods.
-
-The pure functions under the verbs. `residuals`, `loss` and `log_density` give them to users who
-bring their own optimiser or sampler.
-"""
-
-import warnings
-from collections.abc import Callable
+"""Loss, gradient and curvature of a problem at flat parameters."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._dtypes import tolerances
 from .._results import RESULTS
-from ..solvers._checks import check_method
-from ..solvers._core import solve_core
 from ..solvers._nonlinear._loop import all_finite, Look
 from ..solvers._nonlinear._quadratic import Rows
-from ._problem import informative, Problem
+from ._blocks import Member, over
+from ._laws import observed
+from ._levels import laws_of, level_is_free, spread
+from ._parameters import informative
+from ._problem import Problem
+from ._simulate import predict_at
 
 
-def predict_at(
-    problem: Problem, parts: tuple, ts: Float[Array, " time"], derivatives
-) -> tuple[Float[Array, "time observable"], RESULTS]:
-    """The observables at times that don't decrease and don't lie before `t0`."""
-    model, y0, _, _ = parts
-    options = problem.solve
-    method, steps, max_steps = check_method(options.method, options.steps, options.max_steps)
-    rtol, atol = solve_tolerances(problem)
-    times = jnp.concatenate([problem.t0[None].astype(ts.dtype), ts])
-    tols = (rtol, atol, steps, max_steps)
-    options = {"derivatives": derivatives, "stops": problem.stops}
-    sol = solve_core(model, y0, times, problem.args, method, *tols, **options)
-    ys = jax.tree.map(lambda x: x[1:], sol.ys)
-    pred = jax.vmap(lambda t, y: problem.observed(parts, t, y))(ts, ys)
-    return pred.astype(problem.data.ys.dtype), sol.result
+def _per_value(problem: Problem, parts: tuple, m, s, z, member: Member):
+    """The law's answers for each number of a table: loss, gradients, curvatures by location and level."""
+    noise, data = parts[2], member.data
+    free = level_is_free(problem)
+    side = data.censored
+    value, by_m, by_s = [], [], []
+    kinds = []
+    for law, place in laws_of(noise, problem.observables):
+        pick = lambda v, place=place: v[:, place]
+        mm, ss, zz = pick(m), pick(s), pick(z)
+        sides = None if side is None else pick(side).astype(mm.dtype)
+
+        def nll(m, s, z, law=law, sides=sides):
+            plain = law.nll(m, s, z) if free else law.misfit(m, s, z)
+            if sides is None:
+                return plain
+            return jnp.where(sides == 0, plain, law.tail(m, s, z, jnp.where(sides == 0, 1, sides)))
+
+        total = lambda m, s, z=zz, nll=nll: jnp.sum(nll(m, s, z))
+        value.append(nll(mm, ss, zz))
+        gm, gs = jax.grad(total, argnums=(0, 1))(mm, ss)
+        by_m.append(gm)
+        by_s.append(gs)
+        kinds.append((law, nll, mm, ss, zz, sides))
+    join = lambda parts: jnp.concatenate(parts, axis=1)
+    return join(value), join(by_m), join(by_s), kinds
 
 
-def solve_tolerances(problem: Problem) -> tuple:
-    dtype = jax.tree.leaves(problem.y0)[0].real.dtype
-    options = problem.solve
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said once, when the problem was built
-        return tolerances(options.rtol, options.atol, dtype, default=(1e-8, 1e-10))
+def _curvatures(kinds, expected: bool):
+    out = []
+    for law, nll, m, s, z, sides in kinds:
+        c = law.information(m, s, z) if expected else law.curvature(m, s, z)
+        if sides is not None:
+            cut = observed(nll, m, s, z)
+            c = tuple(jnp.where(sides == 0, a, b) for a, b in zip(c, cut, strict=True))
+        out.append(c)
+    return tuple(jnp.concatenate(c, axis=1) for c in zip(*out, strict=True))
 
 
-def sigma_of(problem: Problem, noise) -> Array | None:
-    """The standard deviations, broadcastable to the data; `None` if not known."""
-    return problem.data.sigma if noise.sigma is None else noise.sigma
-
-
-def noise_is_free(problem: Problem) -> bool:
-    return any(slot.name.startswith("noise.") for slot in problem.slots)
-
-
-def _located(problem: Problem, x, derivatives):
-    """Predictions and log sigma on the scale of the noise, and the result of the solve."""
-    parts = problem.unflatten(x)
-    pred, result = predict_at(problem, parts, problem.data.ts, derivatives)
-    noise = parts[2]
-    location = noise.location(pred)
-    sigma = sigma_of(problem, noise)
-    sigma = jnp.ones((), location.dtype) if sigma is None else sigma
-    log_sigma = jnp.broadcast_to(jnp.log(sigma).astype(location.dtype), location.shape)
-    return (location, log_sigma), result
-
-
-def _target(problem: Problem):
-    """The data on the scale of the noise, with harmless numbers where there are none."""
-    seen = problem.data.seen
-    values = jnp.where(seen, problem.data.ys, jnp.ones((), problem.data.ys.dtype))
-    return problem.noise.location(values), seen
-
-
-def look(problem: Problem, x: Float[Array, " parameter"]) -> tuple[Look, Rows]:
+def look(
+    problem: Problem, x: Float[Array, " parameter"], expected: bool = False
+) -> tuple[Look, Rows]:
     """Loss, gradient and Fisher information at `x`, by forward sensitivities.
 
-    With location m and logarithmic noise level s the loss of a value z is
-    r^2/2 + s, r = (z - m) exp(-s). Its gradient is (-r exp(-s), 1 - r^2), and the *expected*
-    curvature is diag(exp(-2s), 2), which is what standard errors are made of as well.
+    With location m and logarithmic level s, each value adds its loss l(m, s), its gradient, and a curvature
+    in m and s: the expected one (`expected`), which is what standard errors are made of, or one that the law
+    prefers for the steps.
     """
+    n = x.shape[0]
+    free = level_is_free(problem)
+    table = problem.table()
 
-    def located(x):
-        out, _ = _located(problem, x, "forward")
-        return out, out
+    def one(member: Member):
+        def located(local):
+            pred, _, parts = predict_at(problem, local, member, member.data.ts, "forward")
+            m, s, z = spread(parts[2], problem.observables, member.data, pred)
+            return (m, s), (m, s, z)
 
-    (j_loc, j_log), (loc, log_sigma) = jax.jacfwd(located, has_aux=True)(x)
-    z, seen = _target(problem)
-    weight = jnp.exp(-log_sigma)
-    flat = lambda j: jnp.where(seen[..., None], j, 0).reshape(-1, x.size)
-    r = jnp.where(seen, (z - loc) * weight, 0)
-    rows, target = flat(j_loc * weight[..., None]), -r.reshape(-1)
-    misfit = loss = jnp.sum(r**2) / 2
-    extra = jnp.zeros_like(x)
-    if noise_is_free(problem):
-        root = jnp.sqrt(jnp.asarray(2, x.dtype))
-        loss = loss + jnp.sum(jnp.where(seen, log_sigma, 0))
-        rows = jnp.concatenate([rows, root * flat(j_log)])
-        target = jnp.concatenate([target, jnp.where(seen, 1 - r**2, 0).reshape(-1) / root])
+        local = problem.local(x, member.index)
+        parts = problem.parts_in(member.index, local)
+        (j_m, j_s), (m, s, z) = jax.jacfwd(located, has_aux=True)(local)
+        seen = member.data.seen
+        m, s, z = (jnp.where(seen, v, 1) for v in (m, s, z))
+        value, by_m, by_s, kinds = _per_value(problem, parts, m, s, z, member)
+        c_mm, c_ms, c_ss = _curvatures(kinds, expected)
+        blank = lambda v: jnp.where(seen, v, 0).reshape(-1)
+        value, by_m, by_s, c_mm, c_ms, c_ss = map(blank, (value, by_m, by_s, c_mm, c_ms, c_ss))
+        flat = lambda j: jnp.where(seen[..., None], j, 0).reshape(-1, local.size)
+        j_m, j_s = flat(j_m), flat(j_s)
+        root = jnp.sqrt(c_mm)
+        rows, target = j_m * root[:, None], _ratio(by_m, root)
+        gradient = jnp.sum(j_m * jnp.where(root > 0, 0, by_m)[:, None], axis=0)
+        if free:
+            # The Cholesky factor of each number's two by two matrix.
+            below = _ratio(c_ms, root)
+            corner = jnp.sqrt(jnp.maximum(c_ss - below**2, 0))
+            rows = rows + j_s * below[:, None]
+            rest = by_s - below * target
+            rows = jnp.concatenate([rows, j_s * corner[:, None]])
+            target = jnp.concatenate([target, _ratio(rest, corner)])
+            gradient += jnp.sum(j_s * jnp.where(corner > 0, 0, rest)[:, None], axis=0)
+        misfit = _misfit(kinds, seen) if free else jnp.sum(value)
+        if table is not None:
+            columns = jnp.asarray(table)[member.index]
+            rows = jnp.zeros((rows.shape[0], n), rows.dtype).at[:, columns].add(rows)
+            gradient = jnp.zeros((n,), rows.dtype).at[columns].add(gradient)
+        return jnp.sum(value), misfit, rows, target, gradient
+
+    parts = [over(block, one) for block in problem.blocks]
+    loss, misfit, extra = (
+        jnp.sum(jnp.concatenate([p[k] for p in parts]), axis=0) for k in (0, 1, 4)
+    )
+    rows = jnp.concatenate([p[2].reshape(-1, n) for p in parts])
+    target = jnp.concatenate([p[3].reshape(-1) for p in parts])
     if any(informative(p) for p in problem.priors):
-        value, extra, bend = prior_terms(problem, x)
-        loss, misfit = loss + value, misfit + jnp.abs(value)
+        value, slope, bend = prior_terms(problem, x)
+        loss, misfit, extra = loss + value, misfit + jnp.abs(value), extra + slope
         rows = jnp.concatenate([rows, jnp.diag(jnp.sqrt(bend))])
         target = jnp.concatenate([target, jnp.zeros_like(x)])
     fine = all_finite((loss, rows, target, extra))
     return Look(x, loss, target, misfit, fine), Rows(rows, target, extra)
+
+
+def _ratio(a, b):
+    some = b > 0
+    return jnp.where(some, a / jnp.where(some, b, 1), 0)
+
+
+def _misfit(kinds, seen):
+    """The part of the loss that a perfect prediction would not have."""
+    parts = []
+    for law, nll, m, s, z, sides in kinds:
+        part = law.misfit(m, s, z)
+        parts.append(part if sides is None else jnp.where(sides == 0, part, nll(m, s, z)))
+    return jnp.sum(jnp.where(seen, jnp.concatenate(parts, axis=1), 0))
 
 
 def prior_terms(problem: Problem, x):
@@ -134,83 +158,45 @@ def _penalty(prior, value):
     return jnp.sum(own(value) if own is not None else -prior.log_prob(value))
 
 
-def loss_at(problem: Problem, x, derivatives, mask: Bool[Array, " time"] | None = None):
-    """The loss at `x` in two parts, that of the data (of the rows in `mask`) and that of the
-    priors, and whether the solve went well."""
-    (loc, log_sigma), result = _located(problem, x, derivatives)
-    z, seen = _target(problem)
-    seen = seen if mask is None else seen & mask[:, None]
-    r = jnp.where(seen, (z - loc) * jnp.exp(-log_sigma), 0)
-    total = jnp.sum(r**2) / 2
-    if noise_is_free(problem):
-        total = total + jnp.sum(jnp.where(seen, log_sigma, 0))
-    return total, prior_terms(problem, x)[0], result == RESULTS.successful
+def loss_at(
+    problem: Problem,
+    x: Float[Array, " parameter"],
+    derivatives,
+    share: Float[Array, ""] | None = None,
+    chosen: list[Bool[Array, "experiment time"]] | None = None,
+):
+    """The loss at `x`.
 
+    **Arguments:**
 
-def log_constant(problem: Problem, x) -> Float[Array, ""]:
-    """What the loss leaves out of minus the log likelihood, for a known noise level."""
-    data = problem.data
-    noise = problem.unflatten(x)[2]
-    sigma = sigma_of(problem, noise)
-    per_value = np.log(2 * np.pi) / 2 - noise.log_slope(jnp.where(data.seen, data.ys, 1))
-    if sigma is not None and not noise_is_free(problem):
-        per_value = per_value + jnp.broadcast_to(jnp.log(sigma), data.ys.shape)
-    return jnp.sum(jnp.where(data.seen, per_value, 0))
-
-
-def residuals(problem: Problem) -> Callable[[Array], Array]:
-    """The weighted residuals as a function of the flat parameters.
+    - `share`: how much of the span of each experiment counts.
+    - `chosen`: which rows of each block count.
 
     **Returns:**
 
-    A pure function from `x` (as `problem.initial()`) to an array of shape
-    `(time, observable)`: (predicted - measured) / sigma on the scale of the noise, zero where
-    there is no value. Without a known sigma they are not weighted.
+    The loss of the data and that of the priors, whether the solves went well, and how many values counted.
     """
 
-    def fn(x):
-        (loc, log_sigma), _ = _located(problem, x, "any")
-        z, seen = _target(problem)
-        return jnp.where(seen, (loc - z) * jnp.exp(-log_sigma), 0)
+    def one(member: Member, rows: Array):
+        ts = member.data.ts
+        if share is not None:
+            # At least two rows are in sight, or there is nothing to learn from.
+            end = jnp.maximum(member.t0 + share * (ts[-1] - member.t0), ts[min(1, ts.shape[0] - 1)])
+            end = jnp.where(share >= 1, ts[-1], end)
+            rows = rows & (ts <= end)
+            # Rows behind the horizon are solved at its end, which costs nothing, and left out.
+            ts = jnp.minimum(ts, end)
+        local = problem.local(x, member.index)
+        pred, result, parts = predict_at(problem, local, member, ts, derivatives)
+        m, s, z = spread(parts[2], problem.observables, member.data, pred)
+        seen = member.data.seen & rows[:, None]
+        m, s, z = (jnp.where(seen, v, 1) for v in (m, s, z))
+        value = jnp.where(seen, _per_value(problem, parts, m, s, z, member)[0], 0)
+        return jnp.sum(value), result == RESULTS.successful, jnp.sum(seen)
 
-    return fn
-
-
-def loss(problem: Problem) -> Callable[[Array], Array]:
-    """The negative log posterior without constants, as a function of the flat parameters.
-
-    Half the sum of squared residuals, plus the logarithms of sigma if it is free, plus priors.
-    Infinite, with a gradient of nan, where the solve fails.
-    """
-
-    def fn(x):
-        value, prior, ok = loss_at(problem, x, "any")
-        value = value + prior
-        return jnp.where(ok & jnp.isfinite(value), value, jnp.inf)
-
-    return fn
-
-
-def log_density(problem: Problem) -> Callable[[Array], Array]:
-    """The log posterior with its constants, as a function of the flat parameters.
-
-    It is a density of the *natural* values; a sampler that moves in the flat ones has to add the
-    logarithm of the scale for log-scaled parameters. Minus infinity outside of the bounds and
-    where the solve fails. Needs a known or free sigma.
-    """
-    if problem.data.sigma is None and problem.noise.sigma is None:
-        raise ValueError(
-            "A density needs a noise level: give `sigma` in the data, or "
-            "`noise=fit.noise.Normal(sigma=…)` and free 'noise.sigma'."
-        )
-
-    def fn(x):
-        value, _, ok = loss_at(problem, x, "any")
-        value = value + log_constant(problem, x)
-        for prior, theta in zip(problem.priors, problem.naturals(x), strict=True):
-            if prior is not None:
-                value = value - jnp.sum(prior.log_prob(theta))
-        inside = jnp.all((x >= problem.lower) & (x <= problem.upper))
-        return jnp.where(ok & inside & jnp.isfinite(value), -value, -jnp.inf)
-
-    return fn
+    parts = []
+    for k, block in enumerate(problem.blocks):
+        rows = jnp.ones(block.data.ts.shape, bool) if chosen is None else chosen[k]
+        parts.append(over(block, one, rows))
+    total, fine, count = (jnp.concatenate(p) for p in zip(*parts, strict=True))
+    return jnp.sum(total), prior_terms(problem, x)[0], jnp.all(fine), jnp.sum(count)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._free import Free
+from ._free import Free, Tied
 from ._hints import did_you_mean
 
 
@@ -29,7 +29,9 @@ class Slot:
 
     - `leaf`: position among the leaves of the parts.
     - `element`: index into the leaf, or `None` for all of it.
-    - `shape`: of the value; `()` for an element.
+    - `shape`: of the value; `()` for an element. With a leading axis of groups, if there are `labels`.
+    - `labels`: of the groups of experiments that have a value of their own; empty for a common value.
+    - `groups`: to which of them each experiment belongs; -1 where the value is not used.
     """
 
     name: str
@@ -37,6 +39,8 @@ class Slot:
     element: tuple[int, ...] | None
     shape: tuple[int, ...]
     scale: str
+    labels: tuple[str, ...] = ()
+    groups: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -44,10 +48,23 @@ class Slot:
 
     def flat_names(self) -> list[str]:
         """One name for each number."""
-        if self.shape == ():
-            return [self.name]
-        index = np.ndindex(*self.shape)
-        return [f"{self.name}[{', '.join(map(str, i))}]" for i in index]
+        names = [f"{self.name}@{label}" for label in self.labels] or [self.name]
+        inner = self.inner
+        if inner == ():
+            return names
+        index = [f"[{', '.join(map(str, i))}]" for i in np.ndindex(*inner)]
+        return [name + i for name in names for i in index]
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The shape of one group's value."""
+        return self.shape[1:] if self.labels else self.shape
+
+    def offsets(self, count: int) -> np.ndarray:
+        """Where the numbers of an experiment's value lie among those of the slot: a table, one row each."""
+        size = int(np.prod(self.inner, dtype=int))
+        groups = np.maximum(self.groups, 0) if self.labels else np.zeros(count, int)
+        return groups[:, None] * size + np.arange(size)
 
 
 def leaf_names(parts: tuple) -> list[str | None]:
@@ -65,14 +82,14 @@ def leaf_names(parts: tuple) -> list[str | None]:
     return names
 
 
-def resolve(parts: tuple, free: Any) -> list[tuple[Slot, Free]]:
-    """Finds the slots that `free` names."""
+def resolve(parts: tuple, free: Any) -> list[tuple[Slot, Any]]:
+    """Finds the slots that `free` names, each with its `Free` or `Tied`."""
     names = leaf_names(parts)
     leaves = jax.tree.leaves(parts)
     shapes = {i: jnp.shape(leaves[i]) for i, name in enumerate(names) if name is not None}
-    out: list[tuple[Slot, Free]] = []
+    out: list[tuple[Slot, Any]] = []
     for key, spec in _pairs(free):
-        if not isinstance(spec, Free):
+        if not isinstance(spec, Free | Tied):
             raise TypeError(f"`free` must map names to `fit.Free(…)`, but {key!r} is {spec!r}.")
         found = (
             _by_name(key, names, shapes, parts) if isinstance(key, str)
@@ -80,9 +97,15 @@ def resolve(parts: tuple, free: Any) -> list[tuple[Slot, Free]]:
         )  # fmt: skip
         for leaf, element, name in found:
             shape = () if element is not None else shapes[leaf]
-            out.append((Slot(name, leaf, element, shape, spec.scale), spec))
+            scale = spec.scale if isinstance(spec, Free) else "linear"
+            out.append((Slot(name, leaf, element, shape, scale), spec))
     refuse_overlaps([slot for slot, _ in out])
     return out
+
+
+def locate(parts: tuple, key: str) -> list[Slot]:
+    """The slots that a name stands for, whether free or not."""
+    return [slot for slot, _ in resolve(parts, {key: Free()})]
 
 
 def _pairs(free):

@@ -1,6 +1,5 @@
 """A model, its data, and what is unknown: all that the verbs of `fit` need."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -11,15 +10,39 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from .._dtypes import as_state, default_float, tolerances
+from .._dtypes import as_state, tolerances
 from ..solvers._checks import check_field, check_method
 from ..solvers._doses import Doses
-from ..solvers._stops import as_stops, Stops
+from ..solvers._stops import as_stops
+from ._blocks import Member, member_of, stack, widen
 from ._data import Data
-from ._free import Free
-from ._names import find, refuse_overlaps, refuse_shadowing, resolve, Slot
-from .noise import AbstractNoise, Normal
-from .priors import Uniform
+from ._experiment import (
+    as_arrays,
+    as_experiments,
+    Equilibrium,
+    Experiment,
+    start_time,
+    with_fields,
+)
+from ._free import Free, Tied
+from ._levels import check_noise, levelled
+from ._names import find, locate, refuse_overlaps, refuse_shadowing, resolve, Slot
+from ._parameters import (
+    flat_value,
+    grouped,
+    informative,
+    known_values,
+    labels_of,
+    limits,
+    make_ties,
+    put,
+    put_own,
+    state_of,
+    take,
+    Tie,
+    Varied,
+    varied,
+)
 
 
 class Solve(eqx.Module):
@@ -72,10 +95,11 @@ class Problem(eqx.Module):
 
     - `model`: the vector field, any callable `model(t, y, args)`; parameters of an Equinox module
       are found by name. Python floats in it become arrays.
-    - `data`: a [`Data`][sciml.fit.Data].
-    - `y0`: initial state at `t0`.
-    - `free`: what is unknown: a dict of names to [`Free`][sciml.fit.Free], or a list of pairs
-      `(where, Free)` with `where` as in `equinox.tree_at`. The rest stays fixed. Names: `"k"`,
+    - `data`: a [`Data`][sciml.fit.Data], or several, in a dict by the names of the experiments or a list; an
+      [`Experiment`][sciml.fit.Experiment] in place of a `Data` has its own initial state, `args`, doses or values.
+    - `y0`: initial state at `t0`, or a function `y0(model, args)` that returns it.
+    - `free`: what is unknown: a dict of names to [`Free`][sciml.fit.Free] or [`Tied`][sciml.fit.Tied], or a list
+      of pairs `(where, Free)` with `where` as in `equinox.tree_at`. The rest stays fixed. Names: `"k"`,
       `"rates.k1"`, `"net"` for a whole subtree, `"y0"`, `"y0[1]"`, `"noise.sigma"`.
     - `t0`: start of the solve; by default the first time of the data. Doses must not lie before it.
     - `args`: passed on to the model; inputs u(t) known at some times go there, as
@@ -84,9 +108,9 @@ class Problem(eqx.Module):
       the time of a dose was made `"before"` it or `"after"`.
     - `observe`: `observe(t, y, args)` -> the observables, shape `(observable,)`; by default the
       numbers of the state in their order, or by name if the state is a dict that has the names of
-      the data's columns.
-    - `noise`: a law from `fit.noise`; by default `Normal` with the sigma of the data, or with one
-      common level estimated from the residuals.
+      the data's columns. A module's arrays can be freed, as `"observe.scale"`.
+    - `noise`: a law from [`fit.noise`][sciml.fit.noise], or a dict of laws by the names of the data's columns; by
+      default `Normal` with the sigma of the data, or with one common level estimated from the residuals.
     - `solve`: a [`Solve`][sciml.fit.Solve].
 
     **Raises:**
@@ -95,25 +119,29 @@ class Problem(eqx.Module):
     """
 
     model: Any
-    data: Data
     y0: PyTree[Any]
-    args: PyTree[Any]
+    noise: Any
     observe: Any
-    noise: AbstractNoise
     solve: Solve
-    stops: Stops
-    t0: Float[Array, ""]
+    blocks: tuple[Member, ...]
+    own: tuple[Varied, ...]
+    known: tuple[Varied, ...]
+    known_at_rest: tuple[Varied, ...]
+    ties: tuple[Tie, ...]
     lower: Float[Array, " parameter"]
     upper: Float[Array, " parameter"]
     priors: tuple[Any, ...]
     bounds: Float[Array, "name 2"]
+    experiments: tuple[str, ...] = eqx.field(static=True)
+    rows: tuple[int, ...] = eqx.field(static=True)
+    observables: tuple[str, ...] = eqx.field(static=True)
     fixed_since: tuple[str, ...] = eqx.field(static=True)
     slots: tuple[Slot, ...] = eqx.field(static=True)
 
     def __init__(
         self,
         model: Any,
-        data: Data,
+        data: Any,
         *,
         y0: PyTree[Any],
         free: Any,
@@ -122,7 +150,7 @@ class Problem(eqx.Module):
         doses: Doses | tuple[Doses, ...] | None = None,
         side: str = "before",
         observe: Callable | None = None,
-        noise: AbstractNoise | None = None,
+        noise: Any = None,
         solve: Solve | None = None,
     ):
         if not callable(model):
@@ -137,96 +165,219 @@ class Problem(eqx.Module):
             )
         if solve is not None and not isinstance(solve, Solve):
             raise TypeError(f"`solve` must be a `fit.Solve(…)`, but got {solve!r}.")
-        if not isinstance(data, Data):
-            raise TypeError(f"`data` must be a `fit.Data`, but is a {type(data).__name__}.")
-        noise = Normal() if noise is None else noise
-        if not isinstance(noise, AbstractNoise):
-            raise TypeError(f"`noise` must be a law from `fit.noise`, but got {noise!r}.")
-        if noise.sigma is not None and data.sigma is not None:
-            raise ValueError(
-                "sigma is given twice: in `data` and in `noise`. Leave out the one that is not "
-                "meant (a sigma that is to be estimated belongs into `noise`)."
-            )
-        if noise.sigma is not None and jnp.shape(noise.sigma) not in ((), (len(data.names),)):
-            raise ValueError(
-                f"The `sigma` of a noise law must be one number or {len(data.names)}, one for each "
-                f"column of the data, but has shape {jnp.shape(noise.sigma)}."
-            )
-        noise.check(np.asarray(data.ys), np.asarray(data.seen))
-        self.data = data
+        experiments = as_experiments(data)
+        self.experiments = tuple(experiments)
+        self.observables = tuple(
+            dict.fromkeys(n for e in experiments.values() for n in e.data.names)
+        )
+        self.rows = tuple(e.data.ts.shape[0] for e in experiments.values())
+        noise = check_noise(noise, experiments, self.observables)
         solve = Solve() if solve is None else solve
         self.solve = _traced_tolerances(solve)
-        self.y0 = as_state(y0)[0]
-        self.model = _arrays(model)
-        self.noise = _arrays(noise)
-        self.observe = _arrays(observe)
-        self.args = _arrays(args)
-        self.t0 = _start_time(t0, data)
-        span = jnp.stack([self.t0, data.ts[-1].astype(self.t0.dtype)])
-        self.stops = as_stops((), doses, None, side, 1, span)
-        self.fixed_since = ()
+        self.y0 = as_arrays(y0) if callable(y0) else as_state(y0)[0]
+        self.model, self.noise, self.observe = as_arrays((model, noise, observe))
+        defaults = {"args": args, "doses": doses, "t0": t0}
+        members = [
+            _member(i, name, e, defaults, side, self.observables)
+            for i, (name, e) in enumerate(experiments.items())
+        ]
+        self.blocks = stack(members)
+        self.own = self._initial_states(experiments)
+        values = [e.values for e in experiments.values()]
+        at_rest = [
+            e.y0.values if isinstance(e.y0, Equilibrium) else {} for e in experiments.values()
+        ]
+        self.known = known_values(self.parts(), values, list(experiments))
+        self.known_at_rest = known_values(self.parts(), at_rest, list(experiments))
+        self.ties, self.slots, self.fixed_since = (), (), ()
         self._check_shapes()
-        dtype = jax.tree.leaves(self.y0)[0].real.dtype
+        dtype = jax.tree.leaves(self.y0)[0].real.dtype if not callable(self.y0) else self.dtype
         tolerances(solve.rtol, solve.atol, dtype, default=(1e-8, 1e-10))
         if isinstance(free, dict):
             refuse_shadowing(self.model)
-        fields = _free_fields(self.parts(), resolve(self.parts(), free), data)
-        for name, value in fields.items():
+        for name, value in self._free_fields(resolve(self.parts(), free)).items():
             setattr(self, name, value)
 
     def parts(self) -> tuple:
         """The four places in which parameters live."""
         return self.model, self.y0, self.noise, self.observe
 
+    @property
+    def dtype(self) -> np.dtype:
+        """In which the state and time are measured."""
+        y0 = jax.eval_shape(lambda: state_of(self.parts(), member_of(self.blocks[0], 0).args))
+        return np.dtype(jnp.finfo(jax.tree.leaves(y0)[0].dtype).dtype)
+
+    @property
+    def data(self) -> Any:
+        """The [`Data`][sciml.fit.Data], or a dict of them if there are several experiments."""
+        data = {name: self.data_of(name) for name in self.experiments}
+        return data[""] if self.experiments == ("",) else data
+
+    @property
+    def size(self) -> int:
+        """How many values were measured."""
+        return int(sum(np.sum(np.asarray(block.data.seen)) for block in self.blocks))
+
+    def member(self, experiment: str | None = None) -> Member:
+        """One experiment, by name; it may be left out if there is only one."""
+        index = self.number(experiment)
+        for block in self.blocks:
+            for i in np.flatnonzero(np.asarray(block.index) == index):
+                return member_of(block, int(i))
+        raise IndexError(index)
+
+    def number(self, experiment: str | None = None) -> int:
+        if experiment is None and len(self.experiments) == 1:
+            return 0
+        return find_experiment(self.experiments, experiment)
+
+    def data_of(self, experiment: str | None = None) -> Data:
+        """The data of one experiment, without padding."""
+        return _trim(self.member(experiment).data, self.rows[self.number(experiment)])
+
+    def model_of(self, experiment: str | None = None) -> Any:
+        """The model with the values of one experiment."""
+        i = self.number(experiment)
+        return self.parts_in(i, self.local(self.initial(), i))[0]
+
+    def _initial_states(self, experiments: dict[str, Experiment]) -> tuple[Varied, ...]:
+        """The initial states that experiments have of their own."""
+        given = {
+            name: None if e.y0 is None or isinstance(e.y0, Equilibrium) else e.y0
+            for name, e in experiments.items()
+        }
+        if all(y0 is None for y0 in given.values()):
+            return ()
+        if callable(self.y0):
+            raise ValueError(
+                "`y0` is a function of the model and `args`: tell experiments apart by their `args`, not "
+                "by a `y0` of their own."
+            )
+        columns = []
+        for name, y0 in given.items():
+            state = None if y0 is None else as_state(y0)[0]
+            shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+            if state is not None and shapes(state) != shapes(self.y0):
+                raise ValueError(
+                    f"`y0` of experiment {name!r} must have the structure and shapes of the problem's, "
+                    f"{shapes(self.y0)}, but has {shapes(state)}."
+                )
+            columns.append(None if state is None else jax.tree.leaves(state))
+        slots = locate(self.parts(), "y0")
+        return tuple(
+            varied(slot, [None if c is None else c[k] for c in columns], list(experiments))
+            for k, slot in enumerate(slots)
+        )
+
     def _check_shapes(self):
         """What the model makes of the state must match the data."""
-        observed = jax.eval_shape(lambda t, y: self.observed(self.parts(), t, y), self.t0, self.y0)
-        wanted = len(self.data.names)
-        if observed.shape != (wanted,):
-            what = "`observe` returns" if self.observe is not None else "the state `y0` gives"
-            columns = "1 column" if wanted == 1 else f"{wanted} columns"
-            raise ValueError(
-                f"The data have {columns} ({', '.join(self.data.names)}), but {what} "
-                f"shape {observed.shape}. Pass `observe=lambda t, y, args: …` with one number for "
-                "each column."
-            )
-        check_field(self.model, self.t0, self.y0, self.args)
+        parts = self.parts()
+        for block in self.blocks:
+            member = member_of(block, 0)
+            args = member.args
+            y0 = jax.eval_shape(lambda args: state_of(parts, args), args)
+            see = lambda t, y, args: self.observed(parts, t, y, args)
+            observed = jax.eval_shape(see, member.t0, y0, args)
+            wanted = len(self.observables)
+            if observed.shape != (wanted,):
+                what = "`observe` returns" if self.observe is not None else "the state `y0` gives"
+                columns = "1 column" if wanted == 1 else f"{wanted} columns"
+                raise ValueError(
+                    f"The data have {columns} ({', '.join(self.observables)}), but {what} "
+                    f"shape {observed.shape}. Pass `observe=lambda t, y, args: …` with one number for "
+                    "each column."
+                )
+            check_field(self.model, member.t0, y0, args)
+            if member.rest is not None:
+                check_field(self.model, member.t0, y0, member.rest.args)
 
-    def observed(self, parts: tuple, t, y) -> Array:
+    def observed(self, parts: tuple, t, y, args=None) -> Array:
         """The observables of one state."""
         observe = parts[3]
         if observe is None:
-            if isinstance(y, dict) and set(y) >= set(self.data.names):
-                y = [y[name] for name in self.data.names]  # JAX would sort them
+            if isinstance(y, dict) and set(y) >= set(self.observables):
+                y = [y[name] for name in self.observables]  # JAX would sort them
             return jax.flatten_util.ravel_pytree(y)[0]
-        return jnp.atleast_1d(jax.flatten_util.ravel_pytree(observe(t, y, self.args))[0])
+        return jnp.atleast_1d(jax.flatten_util.ravel_pytree(observe(t, y, args))[0])
 
     def initial(self) -> Float[Array, " parameter"]:
         """The current values of the free parameters, flat and on their scales."""
-        leaves = jax.tree.leaves(self.parts())
-        flat = []
-        for slot in self.slots:
-            value = jnp.ravel(_take(leaves[slot.leaf], slot)).astype(self.lower.dtype)
-            flat.append(jnp.log(value) if slot.scale == "log" else value)
+        flat = [
+            flat_value(v, s, self.lower.dtype)
+            for s, v in zip(self.slots, self._current(), strict=True)
+        ]
         x = jnp.concatenate(flat) if flat else jnp.zeros((0,), self.lower.dtype)
         # A value at its bound stays there, although exp(log(v)) is not always v.
         return jnp.clip(x, self.lower, self.upper)
 
+    def _current(self) -> list[Array]:
+        leaves = jax.tree.leaves(self.parts())
+        own = {v.slot: v.value for v in self.own}
+        return [own[s] if s.labels else take(leaves[s.leaf], s) for s in self.slots]
+
     def unflatten(self, x: Float[Array, " parameter"]) -> tuple:
-        """The parts with the free parameters at `x`; the inverse of `initial`."""
+        """The parts with the free parameters at `x`; the inverse of `initial`.
+
+        Parameters that differ between experiments are left as they are: see `at(x).model_of(experiment)`.
+        """
         leaves, treedef = jax.tree.flatten(self.parts())
         for slot, value in zip(self.slots, self.naturals(x), strict=True):
-            leaves[slot.leaf] = _put(leaves[slot.leaf], slot, value)
+            if not slot.labels:
+                leaves[slot.leaf] = put(leaves[slot.leaf], slot, value)
+        for tie in self.ties:
+            leaves[tie.slot.leaf] = put(leaves[tie.slot.leaf], tie.slot, tie.value(leaves))
         return jax.tree.unflatten(treedef, leaves)
 
     def naturals(self, x: Float[Array, " parameter"]) -> list[Array]:
         """The values in natural units, one array for each name."""
+        return self._split(x, [slot.shape for slot in self.slots])
+
+    def _split(self, x, shapes) -> list[Array]:
         out, start = [], 0
-        for slot in self.slots:
-            value = x[start : start + slot.size].reshape(slot.shape)
+        for slot, shape in zip(self.slots, shapes, strict=True):
+            size = int(np.prod(shape, dtype=int))
+            value = x[start : start + size].reshape(shape)
             out.append(jnp.exp(value) if slot.scale == "log" else value)
-            start += slot.size
+            start += size
         return out
+
+    def table(self) -> np.ndarray | None:
+        """Which of the flat parameters an experiment uses, one row for each; `None` for all of them."""
+        if not any(slot.labels for slot in self.slots):
+            return None
+        starts = np.cumsum([0] + [slot.size for slot in self.slots])
+        columns = [
+            start + slot.offsets(len(self.experiments))
+            for start, slot in zip(starts, self.slots, strict=False)
+        ]
+        return np.concatenate(columns, axis=1)
+
+    def local(self, x: Float[Array, " parameter"], experiment) -> Float[Array, " local"]:
+        """The flat parameters of an experiment, whose number may be traced."""
+        table = self.table()
+        return x if table is None else x[jnp.asarray(table)[experiment]]
+
+    def parts_in(self, experiment, local: Float[Array, " local"], at_rest: bool = False) -> tuple:
+        """The parts in an experiment, whose number may be traced."""
+        leaves, treedef = jax.tree.flatten(self.parts())
+        free = set(self.slots)
+        for v in self.own:
+            if v.slot not in free:
+                put_own(leaves, v.slot, v.value, experiment)
+        for slot, value in zip(
+            self.slots, self._split(local, [s.inner for s in self.slots]), strict=True
+        ):
+            new = put(leaves[slot.leaf], slot, value)
+            if slot.labels and min(slot.groups) < 0:
+                used = jnp.asarray(slot.groups)[experiment] >= 0
+                new = jnp.where(used, new, leaves[slot.leaf])
+            leaves[slot.leaf] = new
+        for tie in self.ties:
+            leaves[tie.slot.leaf] = put(leaves[tie.slot.leaf], tie.slot, tie.value(leaves))
+        for v in self.known_at_rest if at_rest else self.known:
+            put_own(leaves, v.slot, v.value, experiment)
+        return jax.tree.unflatten(treedef, leaves)
 
     def log_scaled(self) -> np.ndarray:
         """Which of the flat parameters are logarithms."""
@@ -235,15 +386,18 @@ class Problem(eqx.Module):
     def at(self, x: Float[Array, " parameter"]) -> "Problem":
         """The same problem with `x` as its current values."""
         model, y0, noise, observe = self.unflatten(x)
-        return with_fields(self, model=model, y0=y0, noise=noise, observe=observe)
+        new = dict(zip(self.slots, self.naturals(x), strict=True))
+        own = tuple(
+            Varied(v.slot, new.get(v.slot, v.value).astype(v.value.dtype)) for v in self.own
+        )
+        return with_fields(self, model=model, y0=y0, noise=noise, observe=observe, own=own)
 
     def fix(self, *names: str) -> "Problem":
         """The same problem with these parameters fixed at their current values."""
         gone = {slot.name for name in names for slot in find(self.slots, name)}
         kept = [pair for pair in self._found() if pair[0].name not in gone]
         fixed = (*self.fixed_since, *(name for name in names if name not in self.fixed_since))
-        fields = _free_fields(self.parts(), kept, self.data)
-        return with_fields(self, fixed_since=fixed, **fields)
+        return with_fields(self, fixed_since=fixed, **self._free_fields(kept))
 
     def free(self, more: Any) -> "Problem":
         """The same problem with further parameters freed, or freed anew; `more` as in `Problem`."""
@@ -253,63 +407,104 @@ class Problem(eqx.Module):
         renewed = {slot.name for slot, _ in new}
         old = [pair for pair in self._found() if pair[0].name not in renewed]
         refuse_overlaps([slot for slot, _ in old + new])
-        return with_fields(self, **_free_fields(self.parts(), old + new, self.data))
+        return with_fields(self, **self._free_fields(old + new))
 
-    def _found(self) -> list[tuple[Slot, Free]]:
+    def _found(self) -> list[tuple[Slot, Any]]:
         rows = zip(self.slots, self.bounds, self.priors, strict=True)
-        return [(s, Free(*pair, scale=s.scale, prior=prior)) for s, pair, prior in rows]
+        free = [(s, Free(*pair, scale=s.scale, prior=prior)) for s, pair, prior in rows]
+        return free + [(tie.slot, tie) for tie in self.ties]
+
+    def _free_fields(self, found: list[tuple[Slot, Any]]) -> dict[str, Any]:
+        """The fields of a problem that follow from what is free."""
+        parts = self.parts()
+        leaves, treedef = jax.tree.flatten(parts)
+        own = {(v.slot.leaf, v.slot.element): v for v in self.own}
+        known = {(v.slot.leaf, v.slot.element): v.slot.groups for v in self.known}
+        free, values = [], []
+        for slot, spec in ((s, f) for s, f in found if isinstance(f, Free)):
+            place = (slot.leaf, slot.element)
+            taken = known.get(place, (-1,) * len(self.experiments))
+            labels = None if slot.labels else labels_of(slot, spec, list(self.experiments))
+            if min(taken) >= 0:
+                raise ValueError(
+                    f"{slot.name!r} is free, but `values` of the experiments give it in each of them."
+                )
+            if labels is not None:
+                slot = grouped(
+                    slot, [None if k >= 0 else v for k, v in zip(taken, labels, strict=True)]
+                )
+                value = self._first_values(slot)
+            elif slot.labels:
+                value = own[place].value
+            else:
+                value = take(leaves[slot.leaf], slot)
+            if spec.init is not None:
+                value = _broadcast_init(slot, spec.init, value)
+            if slot.labels:
+                own[place] = Varied(slot, value)
+            else:
+                leaves[slot.leaf] = put(leaves[slot.leaf], slot, value)
+                if (
+                    slot.element is not None
+                    or place not in own
+                    or not own[place].slot.name.startswith("y0")
+                ):
+                    own.pop(place, None)
+            free.append((slot, spec))
+            values.append(value)
+        model, y0, noise, observe = jax.tree.unflatten(treedef, leaves)
+        tied = [(s, t) for s, t in found if isinstance(t, Tied)]
+        ties = (*(t for _, t in found if isinstance(t, Tie)), *make_ties(parts, tied))
+        priors = tuple(as_arrays(spec.prior) for _, spec in free)
+        if not levelled(self) and any(informative(p) for p in priors):
+            raise ValueError(
+                "A prior needs to know how noisy the data are, to be weighed against them: give "
+                "`sigma` in the data, or `noise=fit.noise.Normal(sigma=…)`, whose sigma can be freed "
+                "as 'noise.sigma'."
+            )
+        return {
+            "model": model,
+            "y0": y0,
+            "noise": noise,
+            "observe": observe,
+            "own": tuple(own.values()),
+            "ties": ties,
+            "priors": priors,
+            "slots": tuple(slot for slot, _ in free),
+            **limits(free, values),
+        }
+
+    def _first_values(self, slot: Slot) -> Array:
+        """What each group of experiments has now: the value in its first one."""
+        firsts = [slot.groups.index(g) for g in range(len(slot.labels))]
+        inner = Slot(slot.name, slot.leaf, slot.element, slot.inner, slot.scale)
+        x = self.initial() if self.slots else jnp.zeros(0)
+        values = []
+        for i in firsts:
+            leaves = jax.tree.leaves(self.parts_in(i, self.local(x, i)))
+            values.append(take(leaves[slot.leaf], inner))
+        return jnp.stack(values)
 
     def __repr__(self) -> str:
         names = ", ".join(s.name for s in self.slots) or "nothing"
-        return f"Problem({type(self.model).__name__} on {self.data!r}, free: {names})"
-
-
-def with_fields(problem: Problem, **fields) -> Problem:
-    """A copy with other fields, not checked again."""
-    out = object.__new__(Problem)
-    for field in dataclasses.fields(problem):
-        value = fields[field.name] if field.name in fields else getattr(problem, field.name)
-        object.__setattr__(out, field.name, value)
-    return out
-
-
-def _free_fields(parts: tuple, found: list[tuple[Slot, Free]], data: Data) -> dict[str, Any]:
-    """The fields of a problem that follow from what is free."""
-    leaves, treedef = jax.tree.flatten(parts)
-    lower, upper = [], []
-    for slot, spec in found:
-        if spec.init is not None:
-            leaves[slot.leaf] = _put(leaves[slot.leaf], slot, spec.init)
-        low, high = spec.lower, spec.upper
-        if hasattr(spec.prior, "penalty"):
-            below, above = (float(b) for b in spec.prior.support())
-            low, high = max(low, below), min(high, above)
-        _check_start(slot, np.asarray(_take(leaves[slot.leaf], slot)), low, high)
-        if slot.scale == "log":
-            low, high = (float(np.log(b)) if b > 0 else -np.inf for b in (low, high))
-        lower += [low] * slot.size
-        upper += [high] * slot.size
-    model, y0, noise, observe = jax.tree.unflatten(treedef, leaves)
-    priors = tuple(_arrays(spec.prior) for _, spec in found)
-    if data.sigma is None and noise.sigma is None and any(informative(p) for p in priors):
-        raise ValueError(
-            "A prior needs to know how noisy the data are, to be weighed against them: give "
-            "`sigma` in the data, or `noise=fit.noise.Normal(sigma=…)`, whose sigma can be freed "
-            "as 'noise.sigma'."
+        one = self.experiments == ("",)
+        data = (
+            repr(self.data)
+            if one
+            else f"{len(self.experiments)} experiments with {self.size} values"
         )
-    return {
-        "model": model,
-        "y0": y0,
-        "noise": noise,
-        "observe": observe,
-        "lower": jnp.asarray(lower, default_float()),
-        "upper": jnp.asarray(upper, default_float()),
-        "priors": priors,
-        "slots": tuple(slot for slot, _ in found),
-        "bounds": jnp.asarray(
-            [(spec.lower, spec.upper) for _, spec in found], default_float()
-        ).reshape(-1, 2),
-    }
+        return f"Problem({type(self.model).__name__} on {data}, free: {names})"
+
+
+def find_experiment(names: tuple[str, ...], experiment: Any) -> int:
+    from ._hints import did_you_mean
+
+    if experiment is None or str(experiment) not in names:
+        what = "Which" if experiment is None else f"There is no experiment {experiment!r}. Which"
+        hint = "" if experiment is None else did_you_mean(str(experiment), list(names))
+        shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+        raise ValueError(f"{what} `experiment`?{hint} There are: {shown}.")
+    return names.index(str(experiment))
 
 
 def check_problem(problem) -> None:
@@ -318,68 +513,47 @@ def check_problem(problem) -> None:
         raise TypeError(f"This takes a `fit.Problem`, but got a {type(problem).__name__}.{hint}")
 
 
-def informative(prior) -> bool:
-    return prior is not None and not isinstance(prior, Uniform)
+def _member(i: int, name: str, e: Experiment, defaults: dict, side: str, observables) -> Member:
+    where = f" of experiment {name!r}" if name else ""
+    own = {k: defaults[k] if getattr(e, k) is None else getattr(e, k) for k in defaults}
+    t0 = start_time(own["t0"], e.data, where)
+    span = jnp.stack([t0, e.data.ts[-1].astype(t0.dtype)])
+    stops = as_stops((), own["doses"], None, side, 1, span)
+    args = as_arrays(own["args"])
+    rest = e.y0 if isinstance(e.y0, Equilibrium) else None
+    if rest is not None:
+        at_rest = args if rest.args is None else as_arrays(rest.args)
+        time = lambda t: jnp.asarray(t, t0.dtype)
+        rest = Equilibrium(at_rest, {}, time(rest.t), time(rest.max_time))
+    return Member(jnp.asarray(i), widen(e.data, observables), t0, args, stops, rest)
 
 
-def _arrays(tree):
-    """Python floats, NumPy arrays and scalars as arrays of the default dtype, once."""
+def _trim(data: Data, rows: int) -> Data:
+    if data.ts.shape[0] == rows:
+        return data
+    cut = lambda x: None if x is None else x[:rows]
+    whitener = data.whitener
+    if whitener is not None and whitener.shape[0] == 1:
+        size = rows * data.ys.shape[1]
+        whitener = whitener[:, :size, :size]
+    else:
+        whitener = cut(whitener)
+    fields = {k: cut(getattr(data, k)) for k in ("ts", "ys", "seen", "sigma", "censored")}
+    return with_fields(data, **fields, whitener=whitener)
 
-    def leaf(x):
-        if isinstance(x, float | complex | np.floating | np.complexfloating):
-            return jnp.asarray(x, default_float() if np.isrealobj(x) else None)
-        return jnp.asarray(x) if isinstance(x, np.ndarray) else x
 
-    return jax.tree.map(leaf, tree)
+def _broadcast_init(slot: Slot, init: Any, like: Array) -> Array:
+    if isinstance(init, dict) and slot.labels:
+        init = np.stack([np.broadcast_to(init[label], slot.inner) for label in slot.labels])
+    value = jnp.asarray(init, like.dtype)
+    if value.shape not in ((), slot.inner, slot.shape):
+        raise ValueError(
+            f"{slot.name!r} has shape {slot.shape}, but a value of {value.shape} came."
+        )
+    return jnp.broadcast_to(value, slot.shape)
 
 
 def _traced_tolerances(options: Solve) -> Solve:
     """Tolerances as arrays, so that another one compiles nothing new."""
-    rtol, atol = _arrays((options.rtol, options.atol))
+    rtol, atol = as_arrays((options.rtol, options.atol))
     return Solve(options.method, rtol, atol, options.steps, options.max_steps)
-
-
-def _start_time(t0, data: Data) -> Array:
-    if t0 is None:
-        return data.ts[0]
-    t0 = jnp.asarray(t0, data.ts.dtype)
-    if t0.shape != () or not bool(jnp.isfinite(t0)):
-        raise ValueError(f"`t0` must be one finite number, but got {t0}.")
-    if bool(t0 > data.ts[0]):
-        raise ValueError(f"`t0` is {t0:g}, later than the first time of the data, {data.ts[0]:g}.")
-    return t0
-
-
-def _take(leaf, slot: Slot):
-    return leaf if slot.element is None else leaf[slot.element]
-
-
-def _put(leaf, slot: Slot, value):
-    value = jnp.asarray(value, leaf.dtype)
-    if value.shape not in ((), slot.shape):
-        raise ValueError(
-            f"{slot.name!r} has shape {slot.shape}, but a value of {value.shape} came."
-        )
-    if slot.element is None:
-        return jnp.broadcast_to(value, slot.shape)
-    return leaf.at[slot.element].set(value)
-
-
-def _check_start(slot: Slot, value: np.ndarray, low: float, high: float):
-    if not np.all(np.isfinite(value)):
-        raise ValueError(f"The start value of {slot.name!r} is {value}, not finite.")
-    if slot.scale == "log" and np.any(value <= 0):
-        raise ValueError(
-            f"The start value of {slot.name!r} is {np.min(value):g}, but `scale='log'` needs "
-            "positive values."
-        )
-    # An estimate at its bound may lie beyond it by the rounding of exp(log(v)).
-    size, info = np.abs(value), np.finfo(value.dtype)
-    slack = 4 * info.eps * size * (1 + np.abs(np.log(np.maximum(size, info.tiny))))
-    outside = (value < low - slack) | (value > high + slack)
-    if np.any(outside):
-        bad = value[outside].ravel()[0]
-        raise ValueError(
-            f"The start value of {slot.name!r} is {bad:g}, outside its bounds {low:g} .. {high:g}. "
-            "Widen them or pass `Free(…, init=…)`."
-        )

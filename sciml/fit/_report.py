@@ -107,7 +107,8 @@ def headline(result: "Result") -> str:
 
 def statistics_lines(result: "Result") -> list[str]:
     s = result.statistics
-    first = f"data {s['data']}   free {s['parameters']}   loss {result.loss:.6g}"
+    first = f"experiments {s['experiments']}   " if s.get("experiments", 1) > 1 else ""
+    first += f"data {s['data']}   free {s['parameters']}   loss {result.loss:.6g}"
     if "chi2" in s:
         # Without a given sigma it is no chi-square: a sum of squares, or n by construction.
         name = "RSS" if s["sigma"] == "from residuals" else "chi2"
@@ -205,6 +206,9 @@ def _footer(result) -> list[str]:
     fixed = _fixed(result)
     if fixed:
         out.append("fixed: " + fixed)
+    ties = [f"{t.slot.name} to {', '.join(s.name for s in t.sources)}" for t in result.problem.ties]
+    if ties:
+        out.append("tied: " + "; ".join(ties))
     correlations = _correlations(result)
     if correlations:
         out.append("correlations: " + correlations)
@@ -226,7 +230,9 @@ def _fixed(result) -> str:
     shown = []
     for i, (name, leaf) in enumerate(zip(leaf_names(parts), jax.tree.leaves(parts), strict=True)):
         free = {slot.element for slot in problem.slots if slot.leaf == i}
-        if name is None or None in free:
+        free |= {tie.slot.element for tie in problem.ties if tie.slot.leaf == i}
+        own = any(v.slot.leaf == i and v.slot.element is None for v in problem.own)
+        if name is None or None in free or own:
             continue
         values = np.asarray(leaf)
         if values.ndim == 0:

@@ -12,8 +12,9 @@ from jaxtyping import Array
 
 from .._checks import integer_at_least
 from ._estimate import by_name, describe_problem
+from ._experiment import with_fields
 from ._likelihood import loss_at
-from ._problem import check_problem, Problem, Solve, with_fields
+from ._problem import check_problem, Problem, Solve
 from ._progress import progress
 from ._result import Result, Starts
 
@@ -97,7 +98,7 @@ def train(
     - `steps`: how many updates.
     - `key`: a JAX random key; needed for `batch`, otherwise training is deterministic.
     - `horizon`: a [`Grow`][sciml.fit.Grow], or `None` for the whole span from the start.
-    - `batch`: how many of the times, drawn anew each step, enter the loss; by default all.
+    - `batch`: how many of the rows of all experiments, drawn anew each step, enter the loss; by default all.
 
     **Returns:**
 
@@ -114,7 +115,7 @@ def train(
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
     if batch is not None:
-        batch = min(integer_at_least("batch", batch), len(problem.data.ts))
+        batch = min(integer_at_least("batch", batch), sum(problem.rows))
         if key is None:
             raise ValueError("`batch` draws at random: pass `key=jax.random.key(0)`.")
     key = jax.random.key(0) if key is None else key
@@ -158,7 +159,7 @@ def train(
         )
     x = _join(problem, best_params)
     message = "" if not rejected else f"{rejected} of {steps} steps were rejected (solve failed)"
-    loss = float(best_loss) * problem.data.size
+    loss = float(best_loss) * problem.size
     n = x.shape[0]
     return Result(
         ok=True,
@@ -199,44 +200,53 @@ def _join(problem: Problem, params: dict[str, Array]) -> Array:
     return jnp.concatenate([jnp.ravel(params[slot.name]) for slot in problem.slots])
 
 
-def _mean_loss(problem: Problem, params: dict[str, Array], end: Array, chosen: Array):
-    """The loss per value of the rows `chosen` up to the time `end`."""
-    # Rows behind the horizon are solved at its end, which costs nothing, and left out.
-    ts = problem.data.ts
-    mask = chosen & (ts <= end)
-    shortened = eqx.tree_at(lambda p: p.data.ts, problem, jnp.minimum(ts, end))
-    data, prior, ok = loss_at(shortened, _join(problem, params), "reverse", mask)
-    count = jnp.sum(problem.data.seen & mask[:, None])
+def _mean_loss(problem: Problem, params: dict[str, Array], share: Array, chosen):
+    """The loss per value of the rows `chosen`, up to a share of the span."""
+    x = _join(problem, params)
+    data, prior, ok, count = loss_at(problem, x, "reverse", share, chosen)
     # A prior weighs the same against each value, however many are in sight.
-    size = problem.data.seen.sum().astype(data.dtype)
+    size = _size(problem).astype(data.dtype)
     return data / jnp.maximum(count, 1).astype(data.dtype) + prior / size, ok
+
+
+def _size(problem: Problem) -> Array:
+    return sum((jnp.sum(block.data.seen) for block in problem.blocks), jnp.zeros((), int))
+
+
+def _some_rows(problem: Problem, key: Array, batch: int) -> list[Array]:
+    """Which rows of each block are in a batch; padding is in none."""
+    real = []
+    for block in problem.blocks:
+        rows = jnp.asarray(problem.rows)[block.index]
+        real.append(jnp.arange(block.data.ts.shape[1])[None] < rows[:, None])
+    every = jnp.concatenate([r.ravel() for r in real])
+    lot = jnp.where(every, jax.random.permutation(key, every.shape[0]), every.shape[0])
+    picked = (jnp.argsort(jnp.argsort(lot)) < batch) & every
+    cuts = np.cumsum([r.size for r in real])[:-1]
+    parts = jnp.split(picked, cuts)
+    return [p.reshape(r.shape) for p, r in zip(parts, real, strict=True)]
 
 
 @eqx.filter_jit
 def _chunk(problem, state, optimiser, horizon, key, first, steps, size: int, batch):
-    ts = problem.data.ts
-    span = ts[-1] - problem.t0
     low, high = _split(problem, problem.lower), _split(problem, problem.upper)
-    rows = ts.shape[0]
+    dtype = problem.blocks[0].data.ts.dtype
 
     def step(state, i):
         params, opt_state, (best_loss, best_params) = state
-        share = horizon.share(i / jnp.maximum(steps - 1, 1)).astype(ts.dtype)
-        # At least two rows are in sight, or there is nothing to learn from.
-        end = jnp.maximum(problem.t0 + share * span, ts[min(1, rows - 1)])
-        end = jnp.where(share >= 1, ts[-1], end)
-        chosen = jnp.ones((rows,), bool)
+        share = horizon.share(i / jnp.maximum(steps - 1, 1)).astype(dtype)
+        chosen = None
         if batch is not None:
-            chosen = jax.random.permutation(jax.random.fold_in(key, i), rows) < batch
+            chosen = _some_rows(problem, jax.random.fold_in(key, i), batch)
         (loss, ok), grads = jax.value_and_grad(
-            lambda p: _mean_loss(problem, p, end, chosen), has_aux=True
+            lambda p: _mean_loss(problem, p, share, chosen), has_aux=True
         )(params)
         finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]).all()
         ok = ok & jnp.isfinite(loss) & finite
         with jax.numpy_dtype_promotion("standard"):  # Optax mixes counts and floats
             updates, new_opt = optimiser.update(grads, opt_state, params)
         moved = jax.tree.map(jnp.clip, optax.apply_updates(params, updates), low, high)
-        whole = jnp.asarray(batch is None) & (end >= ts[-1])
+        whole = jnp.asarray(batch is None) & (share >= 1)
         better = ok & whole & (loss < best_loss)
         pick = lambda c, a, b: jax.tree.map(lambda u, v: jnp.where(c, u, v), a, b)
         best = (jnp.where(better, loss, best_loss), pick(better, params, best_params))
@@ -251,11 +261,10 @@ def _chunk(problem, state, optimiser, horizon, key, first, steps, size: int, bat
 
 @eqx.filter_jit
 def _full_loss(problem: Problem, x: Array):
-    data, prior, ok = loss_at(problem, x, "forward")
+    data, prior, ok, count = loss_at(problem, x, "forward")
     total = data + prior
     ok = ok & jnp.isfinite(total)
-    count = problem.data.seen.sum().astype(total.dtype)
-    return jnp.where(ok, total, jnp.inf) / count, ok
+    return jnp.where(ok, total, jnp.inf) / count.astype(total.dtype), ok
 
 
 def _keep_best(problem: Problem, state):

@@ -9,7 +9,9 @@ from ._axes import caption, check_result, colour_of, INK, legend, MEASURED, pane
 _GRID = 300  # points of a curve that nobody gave
 
 
-def data(result: Result, *predictions: Prediction, ax: Any = None) -> Any:
+def data(
+    result: Result, *predictions: Prediction, experiment: str | None = None, ax: Any = None
+) -> Any:
     """Draws the measurements with the fitted curve and its band.
 
     Each observable has its own panel over a common time axis. Missing values are not drawn. Error
@@ -47,6 +49,7 @@ def data(result: Result, *predictions: Prediction, ax: Any = None) -> Any:
     - `predictions`: of [`fit.predict`][sciml.fit.predict] for this result. The line is that of the
       first, the bands are those of all: dark for the curve, light for new measurements
       (`observations=True`). Without any, the curve is drawn over the span of the data.
+    - `experiment`: which one to draw, if there are several; by default all, each in panels of its own.
     - `ax`: matplotlib Axes, to draw all observables into them, told apart by colour.
 
     **Returns:**
@@ -60,26 +63,44 @@ def data(result: Result, *predictions: Prediction, ax: Any = None) -> Any:
     """
     check_result(result, "data")
     problem = result.problem
-    names = problem.data.names
+    names = problem.observables
     for prediction in predictions:
         _check_prediction(prediction, names)
-    predictions = predictions or (_over_the_data(result),)
-    home, axes = panels(names, ax)
+    if experiment is None and not predictions and len(problem.experiments) > 1:
+        if ax is not None:
+            raise ValueError("Into one `ax` goes one experiment: name it, `experiment=…`.")
+        shown = problem.experiments
+    else:
+        own = predictions[0].experiment if predictions and experiment is None else experiment
+        shown = (problem.experiments[problem.number(own)],)
+    titles = [f"{e} {n}".strip() for e in shown for n in names] if len(shown) > 1 else list(names)
+    home, axes = panels(titles, ax)
     alone = ax is None or len(names) == 1
+    drawn: list[Prediction] = []
+    for k, name in enumerate(shown):
+        curves = predictions or (_over_the_data(result, name),)
+        drawn += curves
+        part = slice(k * len(names), (k + 1) * len(names))
+        _draw(problem, name, curves, axes[part], titles[part], ax, alone)
+    caption(axes[-1], "time", "")
+    legend(home, axes, () if alone else _grey_patches(drawn))
+    return home
+
+
+def _draw(problem: Problem, experiment: str, predictions, axes, titles, ax, alone: bool) -> None:
+    """One experiment: each observable into its panel."""
     bands = sorted(predictions, key=lambda p: p.observations)
     first = predictions[0]
     order = np.argsort(first.ts, kind="stable")
-    for i, (name, panel) in enumerate(zip(names, axes, strict=True)):
+    for i, (name, panel) in enumerate(zip(titles, axes, strict=True)):
         colour = colour_of(i, ax)
         label = "fitted" if alone else name
         panel.plot(first.ts[order], first.mean[order, i], color=colour, lw=1.6, label=label)
         for prediction in bands:
             _band(panel, prediction, i, colour, _band_label(prediction) if alone else None)
-        _points(panel, problem, i, INK if alone else colour, MEASURED if alone else None)
+        ink, text = (INK, MEASURED) if alone else (colour, None)
+        _points(panel, problem, experiment, i, ink, text)
         caption(panel, "", name if alone else "")
-    caption(axes[-1], "time", "")
-    legend(home, axes, () if alone else _grey_patches(bands))
-    return home
 
 
 def _check_prediction(prediction: object, names: tuple[str, ...]) -> None:
@@ -95,11 +116,11 @@ def _check_prediction(prediction: object, names: tuple[str, ...]) -> None:
         )
 
 
-def _over_the_data(result: Result) -> Prediction:
-    ts = np.asarray(result.problem.data.ts, np.float64)
+def _over_the_data(result: Result, experiment: str) -> Prediction:
+    ts = np.asarray(result.problem.data_of(experiment).ts, np.float64)
     # All at one time: there is no span but the way from t0.
-    first = ts[0] if ts[-1] > ts[0] else float(result.problem.t0)
-    return predict(result, np.linspace(first, ts[-1], _GRID))
+    first = ts[0] if ts[-1] > ts[0] else float(result.problem.member(experiment).t0)
+    return predict(result, np.linspace(first, ts[-1], _GRID), experiment=experiment)
 
 
 def _band_label(prediction: Prediction) -> str:
@@ -123,8 +144,8 @@ def _band(panel, prediction: Prediction, i: int, colour: str, label: str | None)
     )  # fmt: skip
 
 
-def _points(panel, problem: Problem, i: int, colour: str, label: str | None) -> None:
-    table = problem.data
+def _points(panel, problem: Problem, experiment, i: int, colour: str, label: str | None) -> None:
+    table = problem.data_of(experiment)
     seen = np.asarray(table.seen[:, i])
     if not seen.any():
         return
@@ -133,8 +154,11 @@ def _points(panel, problem: Problem, i: int, colour: str, label: str | None) -> 
     if table.sigma is None:
         panel.plot(ts, ys, **style)
         return
-    location, sigma = problem.noise.location(ys), table.sigma[seen, i]
-    low, high = (np.asarray(problem.noise.natural(location + s * sigma)) for s in (-1, 1))
+    law = (
+        problem.noise[problem.observables[i]] if isinstance(problem.noise, dict) else problem.noise
+    )
+    location, sigma = law.location(ys), table.sigma[seen, i]
+    low, high = (np.asarray(law.natural(location + s * sigma)) for s in (-1, 1))
     ys = np.asarray(ys)
     panel.errorbar(ts, ys, yerr=(ys - low, high - ys), elinewidth=0.9, **style)
 

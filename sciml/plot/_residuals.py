@@ -5,6 +5,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..fit import noise, Problem, residuals as weighted_residuals, Result
+from ..fit._levels import laws_of, levelled
 from ._axes import caption, check_result, colour_of, INK, legend, panels, POINTS, QUIET
 
 
@@ -52,10 +53,12 @@ def residuals(result: Result, *, ax: Any = None) -> Any:
     """
     check_result(result, "residuals")
     problem = result.problem
-    names = problem.data.names
+    names = problem.observables
     values, scaled = _measured_minus_predicted(result)
     home, axes = panels(names, ax, sharey=True)
-    ts, seen = np.asarray(problem.data.ts), np.asarray(problem.data.seen)
+    tables = [problem.data_of(name) for name in problem.experiments]
+    ts = np.concatenate([np.asarray(table.ts) for table in tables])
+    seen = np.concatenate([np.asarray(table.seen) for table in tables])
     for panel in axes if ax is None else axes[:1]:
         panel.axhline(0, color=QUIET, lw=0.8, zorder=1)
         for level in (-2, 2) if scaled else ():
@@ -82,18 +85,29 @@ def residuals(result: Result, *, ax: Any = None) -> Any:
 def _measured_minus_predicted(result: Result) -> tuple[np.ndarray, bool]:
     """Residuals of shape (time, observable), and whether they are in units of sigma."""
     problem = result.problem
-    values = -np.asarray(_at(problem, problem.initial()), np.float64)
+    flat = -np.asarray(_at(problem, problem.initial()), np.float64)
+    values = _unpadded(problem, flat.reshape(-1, len(problem.observables)))
     if not np.all(np.isfinite(values)):
         raise RuntimeError(
             "The solve of the fitted model failed, so there are no residuals. "
             "`fit.predict(result, ts)` says why."
         )
-    if problem.data.sigma is not None or problem.noise.sigma is not None:
+    if levelled(problem):
         return values, True
     sigma = result.statistics.get("residual sigma")
     if sigma is None or not sigma > 0:
         return values, False
     return values / sigma, True
+
+
+def _unpadded(problem: Problem, rows: np.ndarray) -> np.ndarray:
+    """The rows of all experiments in their order; those of a block come padded, one after the other."""
+    out, start = {}, 0
+    for block in problem.blocks:
+        for index in np.asarray(block.index):
+            out[int(index)] = rows[start : start + problem.rows[index]]
+            start += block.data.ts.shape[1]
+    return np.concatenate([out[i] for i in range(len(out))])
 
 
 # The problem is an argument, not a captured constant: a second figure compiles nothing.
@@ -103,6 +117,7 @@ def _at(problem: Problem, x: Array) -> Array:
 
 
 def _label(problem: Problem, scaled: bool) -> str:
-    if isinstance(problem.noise, noise.LogNormal):
+    laws = laws_of(problem.noise, problem.observables)
+    if all(isinstance(law, noise.LogNormal) for law, _ in laws):
         return "log(measured / predicted)" + (" / σ" if scaled else "")
     return "(measured − predicted) / σ" if scaled else "measured − predicted"

@@ -178,7 +178,7 @@ def test_a_start_at_the_optimum_stays(unknown):
 
 def test_the_history_decreases_to_the_loss(unknown):
     assert len(unknown.history) == unknown.statistics["steps"] + 1
-    assert np.all(np.diff(unknown.history) <= 0)
+    assert np.all(np.diff(unknown.history) <= 1e-15)  # rounding
     assert unknown.history[-1] == unknown.loss
 
 
@@ -295,7 +295,7 @@ def test_nothing_is_compiled_twice():
 
 def test_problems_are_ordinary_modules():
     problem = decay_problem(0.02)
-    doubled = eqx.tree_at(lambda p: p.data.sigma, problem, replace_fn=lambda s: 2 * s)
+    doubled = eqx.tree_at(lambda p: p.blocks[0].data.sigma, problem, replace_fn=lambda s: 2 * s)
     np.testing.assert_allclose(
         numbers(fit.estimate(doubled).standard_errors),
         2 * numbers(fit_cases.DECAY_SE_KNOWN),

@@ -67,7 +67,7 @@ def test_any_callable_is_a_model():
         args=0.4,
         free={"y0": fit.Free()},
     )
-    assert p.initial().tolist() == [2.0] and isinstance(p.args, jax.Array)
+    assert p.initial().tolist() == [2.0] and isinstance(p.member().args, jax.Array)
 
 
 def test_init_replaces_the_start_value():
@@ -79,8 +79,8 @@ def test_init_replaces_the_start_value():
 
 
 def test_t0_defaults_to_the_first_time():
-    assert float(decay_problem().t0) == 0.0
-    assert float(decay_problem(t0=-2).t0) == -2.0
+    assert float(decay_problem().member().t0) == 0.0
+    assert float(decay_problem(t0=-2).member().t0) == -2.0
     with pytest.raises(ValueError, match=r"`t0` is 0.5, later than the first time of the data, 0"):
         decay_problem(t0=0.5)
     for bad in (np.nan, np.zeros(2)):
@@ -153,7 +153,7 @@ bad_free = [
     ((1, 1), {}, ValueError, "`lower` must lie below"),
     ((np.nan, 1), {}, ValueError, "`lower` must lie below"),
     ((-2, -1), {"scale": "log"}, ValueError, "`scale='log'` needs positive values"),
-    ((), {"scale": "logarithmic"}, ValueError, "'linear' or 'log', but got 'logarithmic'"),
+    ((), {"scale": "logarithmic"}, ValueError, "'linear', 'log' or 'log10', but got 'logarithmic'"),
     (([0, 1], 2), {}, TypeError, "Bounds must be numbers.*elements of an array one by one"),
 ]
 
@@ -229,7 +229,9 @@ def test_bad_problems(kwargs, error, message):
 
 @pytest.mark.usefixtures("unchecked")
 def test_data_must_be_data():
-    with pytest.raises(TypeError, match=r"`data` must be a `fit.Data`, but is a tuple"):
+    with pytest.raises(
+        TypeError, match=r"`data\['1'\]` must be a `fit.Data` or a `fit.Experiment`"
+    ):
         fit.Problem(Decay(0.1), (T, Y), y0=1.0, free={})
 
 
