@@ -1,3 +1,4 @@
+import pathlib
 import sys
 
 import jax
@@ -8,6 +9,8 @@ import pytest
 
 from sciml import fit
 
+
+TABLES = pathlib.Path(__file__).parent.parent / "data" / "fit"
 
 TS = [0.0, 1.0, 2.0]
 COLUMNS = {"t": TS, "a": [3.0, 2.0, 1.0], "b": [1.0, None, 4.0], "s": [0.1, 0.2, 0.3]}
@@ -217,6 +220,27 @@ def test_long_and_wide_tables_agree(getkey):
                                values=["a", "b", "c"])  # fmt: skip
     table = pd.DataFrame(ys, columns=["a", "b", "c"]).assign(t=ts).melt(id_vars="t")
     same(fit.Data.from_frame(table, time="t", values="value", observable="variable"), wide)
+
+
+def test_tables_of_real_measurements():
+    table = pd.read_csv(TABLES / "indometh.csv")
+    subjects = fit.Data.from_frame(table, time="time", values="conc", experiment="Subject")
+    assert [s.size for s in subjects.values()] == [11] * 6
+    # Values in duplicate, and metabolites in some of the experiments.
+    table = pd.read_csv(TABLES / "focus_2006.csv")
+    soils = fit.Data.from_frame(
+        table, time="time", values="value", observable="name", experiment="dataset"
+    )
+    assert list(soils) == list("ABCDEF") and soils["A"].names == soils["F"].names
+    assert {k: v.size for k, v in soils.items()} == dict(table.groupby("dataset")["value"].count())
+    d = soils["D"]
+    assert d.ys.shape == (22, 5) and d.names[:2] == ("parent", "m1")
+    np.testing.assert_array_equal(
+        d.ts, np.sort(table.query("dataset == 'D' and name == 'm1'").time)
+    )
+    np.testing.assert_array_equal(
+        d.ys[:, 0], table.query("dataset == 'D' and name == 'parent'").value
+    )
 
 
 bad_tables = [
