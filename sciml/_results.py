@@ -89,6 +89,10 @@ class RESULTS(optx.RESULTS):  # pyright: ignore[reportGeneralTypeIssues]
         "The function has the same sign at both bounds (or is not finite there): no root is enclosed. Widen or move "
         "`bounds`."
     )
+    not_linear = (
+        "The residuals are not linear in the unknowns that `linear=` picks: leave out of it those that are more than "
+        "factors."
+    )
     nonfinite_residual = (
         "The function, its residuals or their derivatives are not finite (nan or inf) at the start, or bounds "
         "computed under `jax.jit` do not enclose it. Choose other starting values or bounds."

@@ -30,6 +30,7 @@ from ._nonlinear._bracket import Bracket as Bracket
 from ._nonlinear._broyden import Broyden as Broyden
 from ._nonlinear._fixed_point import fixed_point as fixed_point
 from ._nonlinear._front import NonlinearSolution as NonlinearSolution
+from ._nonlinear._gauss_newton_cg import GaussNewtonCG as GaussNewtonCG
 from ._nonlinear._globalisation import (
     Backtracking as Backtracking,
     Damping as Damping,

@@ -88,3 +88,19 @@ def test_without_geodesic_acceleration(name, problems):
     plain = solvers.LevenbergMarquardt(geodesic=False)
     sol = solvers.least_squares(residuals, jnp.array(file["start1"]), method=plain)
     assert digits(sol.value, file["certified"]) > 8
+
+
+# The parameters that are just factors.
+LINEAR = {"Lanczos1": [0, 2, 4], "MGH17": [0, 1, 2], "Misra1a": [0], "Gauss1": [0, 2, 5]}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_unknowns_eliminated_by_variable_projection(name, problems):
+    file, residuals = problems(name)
+    start = "start2" if name == "MGH17" else "start1"
+    mask = np.isin(np.arange(len(file["params"])), LINEAR[name])
+    sol = solvers.least_squares(residuals, jnp.array(file[start]), linear=mask)
+    assert bool(sol.ok) and digits(sol.value, file["certified"]) > 9
+    if start == "start1":
+        whole = solvers.least_squares(residuals, jnp.array(file[start]))
+        assert sol.stats["evaluations"] <= whole.stats["evaluations"]

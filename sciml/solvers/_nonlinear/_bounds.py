@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..._compat import is_traced
 
@@ -23,21 +23,20 @@ def flat_bounds(bounds, y0) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """
     if not (isinstance(bounds, tuple | list) and len(bounds) == 2):
         raise ValueError(f"`bounds` must be a pair `(lower, upper)`, but got {bounds!r}.")
-    lower, upper = (
-        flat_bound(name, bound, y0, default)
-        for name, bound, default in zip(
-            ("lower", "upper"), bounds, (-jnp.inf, jnp.inf), strict=True
-        )
-    )
+    lower, upper = (ravel_pytree(side)[0] for side in two_sides(bounds, y0))
     _check(ravel_pytree(y0)[0], lower, upper)
     return lower, upper
 
 
-def flat_bound(name: str, bound, y0, default) -> Float[Array, " n"]:
-    """One side of the bounds."""
-    flat, _ = ravel_pytree(y0)
+def two_sides(bounds, y0) -> list[PyTree]:
+    sides = zip(("lower", "upper"), bounds, (-jnp.inf, jnp.inf), strict=True)
+    return [one_side(name, bound, y0, default) for name, bound, default in sides]
+
+
+def one_side(name: str, bound, y0, default) -> PyTree:
+    """One side of the bounds, as arrays structured as `y0`."""
     if bound is None:
-        return jnp.full_like(flat, default)
+        bound = jax.tree.map(lambda _: default, y0)
     structure = jax.tree.structure(y0)
     if jax.tree.structure(bound) != structure:
         if jax.tree_util.all_leaves([y0]) and isinstance(bound, list | tuple):
@@ -49,8 +48,7 @@ def flat_bound(name: str, bound, y0, default) -> Float[Array, " n"]:
             )
         else:
             bound = jax.tree.map(lambda _: bound, y0)
-    parts = jax.tree.map(lambda b, y: _part(name, b, y), bound, y0)
-    return ravel_pytree(parts)[0]
+    return jax.tree.map(lambda b, y: _part(name, b, y), bound, y0)
 
 
 def _part(name: str, bound, y):

@@ -34,6 +34,22 @@ def conjugate_gradients(
     return jax.lax.while_loop(cond, body, (0 * b, b, b, start, count))[0]
 
 
+_MANY = 1000  # unknowns above which a matrix is not formed
+
+
+def solve_dense(linear: Callable[[Array], Array], b: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Solves `linear(x) = b`, differentiably, by the matrix."""
+    return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
+
+
+def solve_symmetric(linear: Callable[[Array], Array], b: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Solves `linear(x) = b`, differentiably, by conjugate gradients if there are many unknowns."""
+    if b.shape[0] <= _MANY:
+        return solve_dense(linear, b)
+    solve = lambda product, b: conjugate_gradients(product, b, 1e-10, 10 * b.shape[0])
+    return jax.lax.custom_linear_solve(linear, b, solve, solve, symmetric=True)
+
+
 def lowest_curvature(
     product: Callable[[Array], Array], weight: Float[Array, " n"], steps: int = 20
 ) -> tuple[Float[Array, " n"], Float[Array, ""], Float[Array, ""]]:

@@ -1,13 +1,16 @@
 """The front function `least_squares`."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
 from ..._jit import flat_jit
+from ._conjugate_gradients import solve_dense, solve_symmetric
 from ._front import (
     box_of,
     chosen,
@@ -19,11 +22,13 @@ from ._front import (
     solution,
     Task,
 )
+from ._gauss_newton_cg import GaussNewtonCG
 from ._levenberg_marquardt import LevenbergMarquardt
-from ._looking import at_residuals
-from ._loop import run
+from ._looking import at_products, at_residuals
+from ._loop import BAD_START, Box, Finish, NOT_LINEAR, run
 from ._method import AbstractLeastSquaresMethod
 from ._robust import check_loss, weights
+from ._separable import linear_places, Separation
 
 
 def least_squares(
@@ -33,6 +38,7 @@ def least_squares(
     *,
     method: Any = None,
     bounds: Any = None,
+    linear: Any = None,
     loss: Any = "linear",
     f_scale: Any = 1.0,
     ftol: ArrayLike | None = None,
@@ -64,9 +70,13 @@ def least_squares(
     - `fn`: `fn(y, args) -> residuals`, any pytree of real arrays.
     - `y0`: the start; a number, an array or any pytree of them.
     - `args`: passed on to `fn`. Arrays and floats may change without a new compilation, other things can't.
-    - `method`: by default [`LevenbergMarquardt`][sciml.solvers.LevenbergMarquardt].
+    - `method`: by default [`LevenbergMarquardt`][sciml.solvers.LevenbergMarquardt]; for thousands of unknowns
+      [`GaussNewtonCG`][sciml.solvers.GaussNewtonCG].
     - `bounds`: `(lower, upper)`, each structured as `y0` or one number for all. The start must lie inside; no
       evaluation leaves them.
+    - `linear`: unknowns in which the residuals are linear, such as amplitudes and offsets: a function that picks them,
+      `lambda y: (y["height"], y["floor"])`, or booleans structured as `y0`. They are eliminated (variable projection):
+      their start doesn't matter, and there are fewer steps. They can't have bounds, nor another `loss`.
     - `loss`: what is summed up instead of squares, so that outliers weigh less: `"linear"` (squares), `"huber"`,
       `"soft_l1"`, `"cauchy"` or `"arctan"`, of residuals in units of `f_scale`, as in SciPy.
     - `ftol`, `xtol`: relative reduction of the loss, and relative length of a step, at which the iteration ends. By
@@ -93,34 +103,48 @@ def least_squares(
         task.y0,
         {"ftol": ftol, "xtol": xtol},
     )
-    options = (loss, jnp.asarray(f_scale, float), *numbers(max_steps, history))
+    places = None
+    if linear is not None:
+        if loss != "linear" or not isinstance(method, LevenbergMarquardt):
+            raise ValueError("`linear` needs `LevenbergMarquardt` and `loss='linear'`.")
+        places = linear_places(linear, task.y0, bounds).tobytes()
+        method = dataclasses.replace(method, geodesic=False)
+    options = (loss, jnp.asarray(f_scale, float), places, *numbers(max_steps, history))
     return finished("least_squares", _least_squares, _compiled, throw, task, method, options)
 
 
 def _least_squares(task: Task, method, options, derivatives: bool) -> NonlinearSolution:
-    loss, f_scale, max_steps, history = options
+    loss, f_scale, places, max_steps, history = options
     x0, residuals = flat_function(task)
     f_scale = f_scale.astype(x0.dtype)
     box = box_of(task, x0)
-    look = at_residuals(residuals, getattr(method, "geodesic", False), loss, f_scale)
-
-    shape = jax.eval_shape(residuals, x0)
+    products = isinstance(method, GaussNewtonCG)
+    if products:
+        look, shape = at_products(residuals, loss, f_scale), jax.eval_shape(lambda x: x, x0)
+    else:
+        look = at_residuals(residuals, getattr(method, "geodesic", False), loss, f_scale)
+        shape = jax.eval_shape(residuals, x0)
 
     def gradient(x):
         """Zero at the solution: the gradient, or the distance from a bound that is active."""
-        rows, r = jax.jacfwd(lambda x: (r := residuals(x), r), has_aux=True)(x)
-        g = rows.T @ (r * weights(loss, f_scale, r))
+        if products:
+            r, across = jax.vjp(residuals, x)
+            (g,) = across(r * weights(loss, f_scale, r))
+        else:
+            rows, r = jax.jacfwd(lambda x: (r := residuals(x), r), has_aux=True)(x)
+            g = rows.T @ (r * weights(loss, f_scale, r))
         if not box.real:
             return g
         at_low, at_high = x <= box.lower, x >= box.upper
         return jnp.where(at_low, x - box.lower, jnp.where(at_high, x - box.upper, g))
 
     def optimise(_, start):
+        if places is not None:
+            return _separately(Separation(residuals, places), method, start, box, options)
         end = run(method, look, start, box, max_steps, history, shape)
         return end.here.x, (end, method.finish(end, box))
 
-    def solve_tangent(linear, b):
-        return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
+    solve_tangent = solve_symmetric if products else solve_dense
 
     if derivatives:
         # The implicit function theorem: how the solution moves with all that goes in.
@@ -128,6 +152,20 @@ def _least_squares(task: Task, method, options, derivatives: bool) -> NonlinearS
     else:
         x, (end, finish) = optimise(None, x0)
     return solution(task, x, end, finish)
+
+
+def _separately(separation: Separation, method, start, box: Box, options):
+    """The search over the unknowns that are not linear, as if it had been over all of them."""
+    *_, max_steps, history = options
+    inner = separation.box(box)
+    end = run(method, separation.look, separation.nonlinear(start), inner, max_steps, history)
+    finish = method.finish(end, inner)
+    best, bent = end.here.value[:-1], end.here.value[-1]
+    x = separation.join(end.here.x, best)
+    crooked = (bent > jnp.sqrt(jnp.finfo(x.dtype).eps)) & (finish.code != BAD_START)
+    null = separation.join(finish.null, jnp.zeros_like(best))
+    finish = Finish(jnp.where(crooked, NOT_LINEAR, finish.code), finish.optimality, null)
+    return x, (eqx.tree_at(lambda s: s.here.x, end, x), finish)
 
 
 _compiled = flat_jit(_least_squares)

@@ -75,7 +75,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         n, dtype = x0.shape[0], x0.dtype
         zero = jnp.zeros((), dtype)
         e = jnp.zeros((n,), dtype) if self.extra else None
-        model = Quadratic(jnp.zeros((n, n), dtype), jnp.zeros((n,), dtype), e)
+        model = Quadratic(jnp.zeros((n, n), dtype), jnp.zeros((n,), dtype), e, zero)
         none = jnp.zeros_like(x0)
         return _Memory(model, none, zero, zero, none, zero, zero)
 
@@ -87,10 +87,9 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         actual = state.here.loss - there.loss
         gain = actual / jnp.where(s.predicted > 0, s.predicted, 1)
         better = (actual > 0) & (gain > 1e-4) & (s.predicted > 0)
-        # Below the rounding errors of the loss the gradient is still known: go on by what is promised. Residuals are
-        # differences of numbers of about the size `J x`.
+        # Below the rounding errors of the loss the gradient is still known: go on by what is promised.
         root = jnp.sqrt(2 * jnp.maximum(state.here.misfit, 0))
-        noise = 4 * eps * root * (root + norm(s.model.lengths() * state.here.x))
+        noise = 4 * eps * root * (root + s.model.magnitude(state.here.x))
         blind = ~first & (s.predicted <= noise) & (actual >= -noise)
         accept = there.fine & (first | better | blind)
 
@@ -115,7 +114,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         short = (length <= xtol * (size + xtol * first_size)) & (there.fine | stuck)
 
         # Residuals that are all rounding errors: a perfect fit.
-        exact = jnp.sqrt(2 * jnp.maximum(misfit, 0)) <= eps * norm(model.lengths() * x)
+        exact = jnp.sqrt(2 * jnp.maximum(misfit, 0)) <= eps * model.magnitude(x)
 
         p, lam, t = model.within(radius, unit, s.lam, x, box)
         p = finite_or_zero(p)

@@ -28,6 +28,20 @@ def at_residuals(residuals: Callable, bend: bool, loss: str = "linear", f_scale:
     return look
 
 
+def at_products(residuals: Callable, loss: str = "linear", f_scale: ArrayLike = 1.0):
+    """The loss of residuals, its gradient, and the Gauss-Newton curvature along a direction, as the loop sees them."""
+
+    def look(x):
+        r, along = jax.linearize(residuals, x)
+        total, root, target, _ = robust(loss, f_scale, jnp.ones_like(r)[:, None], r)
+        across = jax.linear_transpose(along, x)
+        gradient = across(root[:, 0] * target)[0]
+        curvature = lambda v: across(root[:, 0] ** 2 * along(v))[0]
+        return Look(x, total, gradient, total, all_finite((r, total, gradient))), curvature
+
+    return look
+
+
 def at_equations(fn: Callable, derivatives: bool):
     """Residuals and the derivative along a direction, as the loop sees them."""
 

@@ -19,7 +19,8 @@ from ..._compat import varying_like
 from ..._results import RESULTS
 
 
-GOING, CONVERGED, STALLED, BAD_START, SINGULAR, SADDLE, UNBOUNDED, NO_SIGN_CHANGE = range(8)
+GOING, CONVERGED, STALLED, BAD_START, SINGULAR, SADDLE, UNBOUNDED = range(7)
+NO_SIGN_CHANGE, NOT_LINEAR = 7, 8
 
 _RESULTS = {
     CONVERGED: RESULTS.successful,
@@ -30,6 +31,7 @@ _RESULTS = {
     SADDLE: RESULTS.saddle_point,
     UNBOUNDED: RESULTS.unbounded,
     NO_SIGN_CHANGE: RESULTS.no_sign_change,
+    NOT_LINEAR: RESULTS.not_linear,
 }
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
 from ..._jit import flat_jit
-from ._conjugate_gradients import conjugate_gradients
+from ._conjugate_gradients import solve_symmetric
 from ._front import (
     box_of,
     chosen,
@@ -29,7 +29,6 @@ from ._trust_region_newton import TrustRegionNewton
 
 
 _FEW = 64  # unknowns up to which the exact Hessian and its eigenvalues are the default
-_MANY = 1000  # above which derivatives of the solution are found by conjugate gradients
 
 
 def minimise(
@@ -127,16 +126,10 @@ def _minimise(task: Task, method, options, derivatives: bool) -> NonlinearSoluti
         code = jnp.where(away(end.here), UNBOUNDED, finish.code)
         return end.here.x, (end, eqx.tree_at(lambda f: f.code, finish, code), extra)
 
-    def solve_tangent(linear, b):
-        if b.shape[0] > _MANY:
-            solve = lambda product, b: conjugate_gradients(product, b, 1e-10, 10 * b.shape[0])
-            return jax.lax.custom_linear_solve(linear, b, solve, solve, symmetric=True)
-        return jnp.linalg.solve(jax.jacfwd(linear)(b), b)
-
     if derivatives:
         # The implicit function theorem: how the minimum moves with all that goes in.
         x, (end, finish, curvature) = jax.lax.custom_root(
-            conditions, x0, search, solve_tangent, has_aux=True
+            conditions, x0, search, solve_symmetric, has_aux=True
         )
     else:
         x, (end, finish, curvature) = search(None, x0)

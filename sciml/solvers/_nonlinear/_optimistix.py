@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jax.flatten_util import ravel_pytree
 
-from ._bounds import flat_bound
+from ._bounds import one_side
 from ._loop import AbstractIteration, advance, begin, Box, CONVERGED, Finish, GOING, Looking, State
 
 
@@ -59,7 +59,7 @@ class ForOptimistix(AbstractIteration, optx.AbstractIterativeSolver):
         if not {"lower", "upper"} & options.keys():
             inf = jnp.full_like(x, jnp.inf)
             return x, unravel, self.looking(flat), Box(-inf, inf, False)
-        side = lambda name, default: flat_bound(name, options.get(name), y, default)
+        side = lambda name, default: ravel_pytree(one_side(name, options.get(name), y, default))[0]
         box = Box(side("lower", -jnp.inf), side("upper", jnp.inf), True)
         return x, unravel, self.looking(flat), box
 

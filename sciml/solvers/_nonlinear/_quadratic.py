@@ -27,26 +27,34 @@ class Rows(eqx.Module):
     - `rows`: whose squares are the curvature. `target`: the residuals, for a plain sum of squares.
     - `extra`: what else the gradient has; `None` for nothing.
     - `bend`: the second derivative of the residuals along a direction, to be called where the rows were made.
+    - `size`: of the numbers whose differences the residuals are, as far as the rows don't show it.
     """
 
     rows: Float[Array, "row n"]
     target: Float[Array, " row"]
     extra: Float[Array, " n"] | None = None
     bend: Callable | None = None
+    size: Float[Array, ""] | None = None
 
 
 class Quadratic(eqx.Module):
-    """`|R p + c|^2 / 2 + e.p`."""
+    """`|R p + c|^2 / 2 + e.p`. `size` as for `Rows`."""
 
     r: Float[Array, "n n"]
     c: Float[Array, " n"]
     e: Float[Array, " n"] | None
+    size: Float[Array, ""] | float = 0.0
 
     @staticmethod
     def of(linear: Rows) -> "Quadratic":
         n = linear.rows.shape[1]
         both = triangle(jnp.concatenate([linear.rows, linear.target[:, None]], axis=1))
-        return Quadratic(both[:n, :n], both[:n, n], linear.extra)
+        size = jnp.zeros_like(linear.rows, shape=()) if linear.size is None else linear.size
+        return Quadratic(both[:n, :n], both[:n, n], linear.extra, size)
+
+    def magnitude(self, x) -> Float[Array, ""]:
+        """Of the numbers whose differences the residuals at `x` are: what their rounding errors are relative to."""
+        return norm(self.lengths() * x) + self.size
 
     def gradient(self):
         g = jnp.sum(self.r * self.c[:, None], axis=0)
