@@ -37,6 +37,10 @@ class AbstractLinearisation(eqx.Module):
         """The function that solves (shift M - J) x = b."""
 
     @abc.abstractmethod
+    def times(self, x: Float[Array, " n"]) -> Float[Array, " n"]:
+        """J x."""
+
+    @abc.abstractmethod
     def bound(self, scale: Float[Array, " n"]) -> Float[Array, ""]:
         """A bound of the spectral radius of J, for vectors of about the size `scale`."""
 
@@ -83,6 +87,9 @@ class _DenseLinearisation(AbstractLinearisation):
         n, dtype = self.matrix.shape[0], self.matrix.dtype
         mass = jnp.eye(n, dtype=dtype) if self.mass is None else self.mass.dense(dtype)
         return factorise(mass * shift - self.matrix)
+
+    def times(self, x):
+        return self.matrix @ x
 
     def bound(self, scale):
         return spectral_bound(lambda v: jnp.abs(self.matrix) @ v, scale)
@@ -161,6 +168,10 @@ class _BlockLinearisation(AbstractLinearisation):
             return layout.from_blocks(x)
 
         return solved
+
+    def times(self, x):
+        layout = self.layout
+        return layout.from_blocks(blocks.matrix_vector(self.matrix, layout.to_blocks(x)))
 
     def bound(self, scale):
         matrix = jax.tree.map(jnp.abs, self.matrix)
@@ -332,6 +343,9 @@ class _KrylovLinearisation(AbstractLinearisation):
             return jax.lax.custom_linear_solve(multiply, b, forward, transposed)
 
         return solve
+
+    def times(self, x):
+        return self.along(x)
 
     def bound(self, scale):
         # No entries, no bound: the explicit method does not come back.

@@ -397,7 +397,7 @@ def test_more_garbow_hillstrom_from_afar_against_scipy():
                 gained += [] if scipy_solves else [(problem.name, factor)]
             elif scipy_solves:
                 missed.append((problem.name, factor))
-    assert len(missed) <= 7, missed
+    assert len(missed) <= 3, missed
 
 
 @pytest.mark.parametrize(
@@ -458,3 +458,16 @@ def test_a_product_that_can_not_be_taken_apart_is_named():
     )
     ratio = sol.null["a"] / sol.null["b"]
     np.testing.assert_allclose(ratio, -sol.value["a"] / sol.value["b"], rtol=1e-5)
+
+
+def test_a_second_attempt_leaves_no_flat_end():
+    # The first runs to where the residuals no longer depend on an unknown.
+    (problem,) = (p for p in mgh_problems.LEAST_SQUARES if p.name == "Gaussian")
+    start = problem.start * 100
+    sol = solvers.least_squares(problem.residuals, start, history=True)
+    assert bool(sol.ok) and problem.solved(2 * float(sol.loss)) and not sol.null.any()
+    count = int(sol.stats["evaluations"])
+    assert np.isfinite(sol.history[:count]).all() and np.isnan(sol.history[count:]).all()
+    # Both share the evaluations that are allowed.
+    few = solvers.least_squares(problem.residuals, start, max_steps=count - 5, throw=False)
+    assert few.stats["evaluations"] <= count - 4

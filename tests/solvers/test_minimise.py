@@ -276,3 +276,15 @@ def test_a_large_problem_without_its_hessian():
     slope = jax.grad(lambda a: jnp.sum(solvers.minimise(fn, jnp.zeros(n), a).value))(a)
     np.testing.assert_allclose(slope, 1.0, atol=0.05)  # shifting all of `a` shifts all of `y`
     np.testing.assert_allclose(jnp.sum(slope), n, rtol=1e-6)
+
+
+def test_the_structure_of_a_hessian():
+    y0 = jnp.full(50, 0.5)
+    plain = solvers.minimise(rosenbrock, y0, method=solvers.NewtonCG())
+    pattern = np.abs(np.subtract.outer(np.arange(50), np.arange(50))) <= 1
+    for hess in (solvers.Banded(1, 1), solvers.Sparse(pattern)):
+        sol = solvers.minimise(rosenbrock, y0, method=solvers.NewtonCG(hess=hess))
+        np.testing.assert_allclose(sol.value, 1.0, rtol=1e-7)
+        assert abs(int(sol.stats["steps"]) - int(plain.stats["steps"])) <= 2
+    with pytest.raises(TypeError, match="`hess` must be a structure"):
+        solvers.NewtonCG(hess="banded")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import ArrayLike, PyTree
 
 from ..._jit import flat_jit
+from ._attempts import attempts
 from ._conjugate_gradients import solve_dense, solve_symmetric
 from ._front import (
     box_of,
@@ -141,8 +142,12 @@ def _least_squares(task: Task, method, options, derivatives: bool) -> NonlinearS
     def optimise(_, start):
         if places is not None:
             return _separately(Separation(residuals, places), method, start, box, options)
-        end = run(method, look, start, box, max_steps, history, shape)
-        return end.here.x, (end, method.finish(end, box))
+        if isinstance(method, LevenbergMarquardt):
+            end, finish = attempts(method, look, start, box, max_steps, history, shape)
+        else:
+            end = run(method, look, start, box, max_steps, history, shape)
+            finish = method.finish(end, box)
+        return end.here.x, (end, finish)
 
     solve_tangent = solve_symmetric if products else solve_dense
 
@@ -158,8 +163,9 @@ def _separately(separation: Separation, method, start, box: Box, options):
     """The search over the unknowns that are not linear, as if it had been over all of them."""
     *_, max_steps, history = options
     inner = separation.box(box)
-    end = run(method, separation.look, separation.nonlinear(start), inner, max_steps, history)
-    finish = method.finish(end, inner)
+    first = separation.nonlinear(start)
+    shape = separation.shape(start)
+    end, finish = attempts(method, separation.look, first, inner, max_steps, history, shape)
     best, bent = end.here.value[:-1], end.here.value[-1]
     x = separation.join(end.here.x, best)
     crooked = (bent > jnp.sqrt(jnp.finfo(x.dtype).eps)) & (finish.code != BAD_START)

@@ -58,6 +58,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
     - `xtol`: length of a step, relative to that of the point, both scaled by `D`; by default eps^(3/4).
     - `factor`: the first radius, in units of `|D x|`.
     - `geodesic`: whether steps follow the curvature, at the price of a second directional derivative an iteration.
+    - `uniform`: whether all unknowns have the same unit, the smallest, instead of those of `D`.
     - `extra`: whether the gradient has a part that is not `J^T r`; used by [`estimate`][sciml.fit.estimate].
 
     **References:** J. Moré, *The Levenberg-Marquardt algorithm: implementation and theory*, Lect. Notes Math. 630
@@ -70,6 +71,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
     factor: float = eqx.field(static=True, default=10.0)
     geodesic: bool = eqx.field(static=True, default=True)
     extra: bool = eqx.field(static=True, default=False)
+    uniform: Any = False
 
     def begin(self, x0, m):
         n, dtype = x0.shape[0], x0.dtype
@@ -99,7 +101,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         first_misfit = jnp.where(first, there.misfit, s.first_misfit)
         scale = jnp.where(accept, jnp.maximum(s.scale, model.lengths()), s.scale)
 
-        unit = _positive(scale)
+        unit = self._unit(scale)
         size, length = norm(unit * x), norm(unit * s.step)
         radius = _radius(s.radius, length, gain, there.fine, blind | (s.lam == 0))
         first_radius = self.factor * jnp.where(size > 0, size, 1)
@@ -127,6 +129,9 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         memory = _Memory(model, p, predicted, first_misfit, scale, lam, radius)
         return Answer(accept, box.land(x, p), memory, code)
 
+    def _unit(self, scale):
+        return jnp.where(self.uniform, jnp.max(_positive(scale)), _positive(scale))
+
     def _bend(self, linear, t, unit, accept, p, x, box):
         """The second-order part of the step, if it is small and lies inside."""
 
@@ -151,7 +156,7 @@ class LevenbergMarquardt(AbstractLeastSquaresMethod):
         done = state.code != GOING
         # Steps can become short because damping made them so: look at what an undamped one promises before calling
         # it a success.
-        unit = _positive(s.scale)
+        unit = self._unit(s.scale)
         step = finite_or_zero(s.model.damped(max(float(eps), 1e-14) ** 0.5 * unit, x, box))
         promised = s.model.reduction(step)
         floor = eps * s.first_misfit + jnp.finfo(x.dtype).tiny

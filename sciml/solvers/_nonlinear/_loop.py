@@ -104,6 +104,7 @@ class State(eqx.Module):
 
     - `here`: the best, or last accepted, point. `trial`: where to look next. `memory`: the method's own.
     - `code`: one of the numbers above. `failures`: points at which something was not finite.
+    - `evaluations`: so far, with those of earlier searches. `looks`: of this one.
     - `history`: the loss after each evaluation; `None` if not wanted.
     """
 
@@ -112,6 +113,7 @@ class State(eqx.Module):
     memory: Any
     code: Int[Array, ""]
     evaluations: Int[Array, ""]
+    looks: Int[Array, ""]
     steps: Int[Array, ""]
     failures: Int[Array, ""]
     history: Float[Array, " iteration"] | None
@@ -119,7 +121,7 @@ class State(eqx.Module):
     @property
     def first(self):
         """Whether the start itself is what is being looked at."""
-        return self.evaluations == 0
+        return self.looks == 0
 
 
 class Answer(eqx.Module):
@@ -188,6 +190,7 @@ def begin(method, look: Looking, x0, max_steps: int, history: bool, value=None) 
         memory=method.begin(x0, value.shape[0]),
         code=zero,
         evaluations=zero,
+        looks=zero,
         steps=zero,
         failures=zero,
         history=jnp.full((length,), jnp.nan, x0.dtype) if history else None,
@@ -211,6 +214,7 @@ def advance(method: AbstractIteration, look: Looking, s: State, box: Box) -> Sta
         memory=answer.memory,
         code=jnp.where(bad, BAD_START, answer.code).astype(s.code.dtype),
         evaluations=s.evaluations + 1,
+        looks=s.looks + 1,
         steps=s.steps + jnp.where(answer.accept & ~s.first, 1, 0),
         failures=s.failures + jnp.where(there.fine, 0, 1),
         history=history,
@@ -226,14 +230,18 @@ def run(
     history: bool = False,
     value: jax.ShapeDtypeStruct | None = None,
     lost: Callable[[Look], Array] | None = None,
+    used: Int[Array, ""] | None = None,
 ) -> State:
     """Iterates until the method has converged or given up, or for `max_steps` evaluations after the first.
 
     **Arguments:**
 
     - `lost`: whether there is no use in going on from a point.
+    - `used`: evaluations that were made before.
     """
     state = begin(method, look, x0, max_steps, history, value)
+    if used is not None:
+        state = eqx.tree_at(lambda s: s.evaluations, state, varying_like(used, state))
     going = lambda s: (s.code == GOING) & (s.evaluations <= max_steps)
     if lost is not None:
         going = lambda s: (s.code == GOING) & (s.evaluations <= max_steps) & ~lost(s.here)

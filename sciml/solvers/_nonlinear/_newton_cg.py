@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._jacobian import AbstractJacobian
 from .._norms import norm
 from ._conjugate_gradients import lowest_curvature
 from ._loop import Answer, CONVERGED, Finish, GOING, STALLED, UNBOUNDED
@@ -46,6 +47,8 @@ class NewtonCG(AbstractMinimiser):
 
     - `ftol`, `xtol`: as for [`TrustRegionNewton`][sciml.solvers.TrustRegionNewton].
     - `max_products`: Hessian-vector products in a step at most.
+    - `hess`: the structure of the Hessian, if it has one, such as [`Banded`][sciml.solvers.Banded] or
+      [`Sparse`][sciml.solvers.Sparse]: then a few derivatives give all of it, and products are cheap.
 
     **Reference:** T. Steihaug, *The conjugate gradient method and trust regions in large scale optimization*, SIAM J.
     Numer. Anal. 20 (1983), 626-637, doi 10.1137/0720042.
@@ -54,7 +57,14 @@ class NewtonCG(AbstractMinimiser):
     ftol: Any = None
     xtol: Any = None
     max_products: int = eqx.field(static=True, default=200)
+    hess: Any = None
     order: ClassVar[int] = 2
+
+    def __check_init__(self):
+        if not isinstance(self.hess, AbstractJacobian | None):
+            raise TypeError(
+                f"`hess` must be a structure such as `solvers.Banded(1, 1)`, but got {self.hess!r}."
+            )
 
     def begin(self, x0, m):
         none, zero = jnp.zeros_like(x0), jnp.zeros((), x0.dtype)
@@ -62,6 +72,8 @@ class NewtonCG(AbstractMinimiser):
 
     def respond(self, state, there, linear, box):
         s = state.memory
+        if self.hess is not None:
+            linear = self.hess.at(linear, None, there.x, None).times
         dtype = there.x.dtype
         eps = jnp.finfo(dtype).eps
         ftol, xtol = self.tolerances(dtype)

@@ -109,8 +109,8 @@ class Separation(eqx.Module):
         return Box(self.nonlinear(box.lower), self.nonlinear(box.upper), box.real)
 
     def shape(self, x0) -> jax.ShapeDtypeStruct:
-        value = jax.eval_shape(lambda x: self.look(self.nonlinear(x))[0].value, x0)
-        return value
+        """Of what `look` sees."""
+        return jax.ShapeDtypeStruct((len(self._places()[1]) + 1,), x0.dtype)
 
     def look(self, a: Float[Array, " k"]) -> tuple[Look, Rows]:
         p, eps = len(self._places()[1]), jnp.finfo(a.dtype).eps
