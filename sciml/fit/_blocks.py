@@ -80,8 +80,14 @@ def _form(member: Member):
 
 
 def _alike(a: Member, b: Member) -> bool:
-    has = lambda d: (d.censored is None, d.whitener is None or d.whitener.shape[:1] == (1,))
+    has = lambda d: (d.censored is None, d.whitener is None or _as_one(d))
     return has(a.data) == has(b.data) and eqx.tree_equal(_form(a), _form(b)) is True
+
+
+def _as_one(data: Data) -> bool:
+    """Whether a covariance is over all values at once; one of a single time is taken for one by time."""
+    assert data.whitener is not None
+    return data.whitener.shape[0] == 1 and data.ts.shape[0] > 1
 
 
 def _joined(block: list[Member]) -> Member:
@@ -96,12 +102,13 @@ def _pad(data: Data, n: int) -> Data:
     more = n - data.ts.shape[0]
     if not more:
         return data
+    columns = data.ys.shape[1]
     below = lambda x, value: jnp.pad(x, ((0, more), (0, 0)), constant_values=value)
     whitener = data.whitener
     if whitener is not None:
         # By time, or one for all values, which are in the order of the times.
-        by_time = whitener.shape[0] == data.ts.shape[0]
-        room = 0 if by_time else n * data.ys.shape[1] - whitener.shape[1]
+        by_time = not _as_one(data)
+        room = 0 if by_time else n * columns - whitener.shape[1]
         widths = ((0, more if by_time else 0), (0, room), (0, room))
         whitener = jnp.pad(whitener, widths)
     return with_fields(

@@ -141,16 +141,20 @@ def prior_terms(problem: Problem, x):
             bends.append(jnp.zeros((slot.size,), x.dtype))
             continue
         penalty = lambda v, prior=prior: _penalty(prior, v).astype(x.dtype)
-        slope_of = jax.grad(penalty)
-        slope, bend = jax.jvp(slope_of, (theta,), (jnp.ones_like(theta),))
-        stretch = theta if slot.scale == "log" else jnp.ones_like(theta)
+        log = slot.scale == "log"
+        flat = lambda u, penalty=penalty, log=log: penalty(jnp.exp(u) if log else u)
+        u = jnp.log(theta) if log else theta
+        slope, bend = jax.jvp(jax.grad(flat), (u,), (jnp.ones_like(u),))
+        if log:
+            # It stands for a Hessian and must not be negative: if need be without the term with the second
+            # derivative of the scale, as Gauss and Newton do for residuals.
+            plain = jax.jvp(jax.grad(penalty), (theta,), (theta,))[1] * theta
+            bend = jnp.where(bend > 0, bend, plain)
         values.append(penalty(theta))
-        slopes.append(jnp.ravel(slope * stretch))
-        # The curvature stands for a Hessian and must not be negative; the term with the second
-        # derivative of the scale is left out, as Gauss and Newton do for residuals.
-        bends.append(jnp.ravel(jnp.maximum(bend, 0) * stretch**2))
+        slopes.append(jnp.ravel(slope))
+        bends.append(jnp.ravel(jnp.maximum(bend, 0)))
     none = [jnp.zeros((0,), x.dtype)]
-    return sum(values), jnp.concatenate(none + slopes), jnp.concatenate(none + bends)
+    return jnp.sum(jnp.stack(values)), jnp.concatenate(none + slopes), jnp.concatenate(none + bends)
 
 
 def _penalty(prior, value):

@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from .._dtypes import default_float
 from ._free import Free, Tied
@@ -39,7 +39,7 @@ class Tie(eqx.Module):
 
 
 def take(leaf, slot: Slot):
-    return leaf if slot.element is None else leaf[slot.element]
+    return leaf if slot.element is None or slot.labels else leaf[slot.element]
 
 
 def put(leaf, slot: Slot, value):
@@ -167,7 +167,7 @@ def check_start(slot: Slot, value: np.ndarray, low: float, high: float):
 
 
 def informative(prior) -> bool:
-    return prior is not None and not isinstance(prior, Uniform)
+    return prior is not None and not isinstance(getattr(prior, "prior", prior), Uniform)
 
 
 def limits(found: list[tuple[Slot, Free]], values: list[Array]) -> dict[str, Any]:
@@ -196,8 +196,3 @@ def state_of(parts: tuple, args: Any) -> Any:
     """The initial state, which may be a function of the model and `args`."""
     model, y0 = parts[:2]
     return y0(model, args) if callable(y0) else y0
-
-
-def flat_value(value: Array, slot: Slot, dtype) -> Float[Array, " number"]:
-    flat = jnp.ravel(value).astype(dtype)
-    return jnp.log(flat) if slot.scale == "log" else flat

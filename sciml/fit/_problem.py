@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from .._compat import is_traced
 from .._dtypes import as_state, tolerances
 from ..solvers._checks import check_field, check_method
 from ..solvers._doses import Doses
@@ -28,7 +29,6 @@ from ._free import Free, Tied
 from ._levels import check_noise, levelled
 from ._names import find, locate, refuse_overlaps, refuse_shadowing, resolve, Slot
 from ._parameters import (
-    flat_value,
     grouped,
     informative,
     known_values,
@@ -191,8 +191,7 @@ class Problem(eqx.Module):
         self.known_at_rest = known_values(self.parts(), at_rest, list(experiments))
         self.ties, self.slots, self.fixed_since = (), (), ()
         self._check_shapes()
-        dtype = jax.tree.leaves(self.y0)[0].real.dtype if not callable(self.y0) else self.dtype
-        tolerances(solve.rtol, solve.atol, dtype, default=(1e-8, 1e-10))
+        tolerances(solve.rtol, solve.atol, self.dtype, default=(1e-8, 1e-10))
         if isinstance(free, dict):
             refuse_shadowing(self.model)
         for name, value in self._free_fields(resolve(self.parts(), free)).items():
@@ -205,7 +204,10 @@ class Problem(eqx.Module):
     @property
     def dtype(self) -> np.dtype:
         """In which the state and time are measured."""
-        y0 = jax.eval_shape(lambda: state_of(self.parts(), member_of(self.blocks[0], 0).args))
+        y0 = self.y0
+        if callable(y0):
+            args = member_of(self.blocks[0], 0).args
+            y0 = jax.eval_shape(lambda: state_of(self.parts(), args))
         return np.dtype(jnp.finfo(jax.tree.leaves(y0)[0].dtype).dtype)
 
     @property
@@ -303,18 +305,23 @@ class Problem(eqx.Module):
 
     def initial(self) -> Float[Array, " parameter"]:
         """The current values of the free parameters, flat and on their scales."""
-        flat = [
-            flat_value(v, s, self.lower.dtype)
-            for s, v in zip(self.slots, self._current(), strict=True)
-        ]
-        x = jnp.concatenate(flat) if flat else jnp.zeros((0,), self.lower.dtype)
+        current, dtype = self._current(), self.lower.dtype
+        bounds = (self.lower, self.upper)
+        # What is known is computed by NumPy: one operation of JAX by itself costs as much as all of these.
+        xp: Any = jnp if any(map(is_traced, (*current, *bounds))) else np
+        if xp is np:
+            current, bounds = jax.tree.map(np.asarray, (current, bounds))
+        flat = [xp.zeros(0, dtype)]
+        for slot, value in zip(self.slots, current, strict=True):
+            value = xp.ravel(take(value, slot)).astype(dtype)
+            flat.append(xp.log(value) if slot.scale == "log" else value)
         # A value at its bound stays there, although exp(log(v)) is not always v.
-        return jnp.clip(x, self.lower, self.upper)
+        return jnp.asarray(xp.clip(xp.concatenate(flat), bounds[0], bounds[1]))
 
     def _current(self) -> list[Array]:
         leaves = jax.tree.leaves(self.parts())
         own = {v.slot: v.value for v in self.own}
-        return [own[s] if s.labels else take(leaves[s.leaf], s) for s in self.slots]
+        return [own[s] if s.labels else leaves[s.leaf] for s in self.slots]
 
     def unflatten(self, x: Float[Array, " parameter"]) -> tuple:
         """The parts with the free parameters at `x`; the inverse of `initial`.
@@ -329,16 +336,17 @@ class Problem(eqx.Module):
             leaves[tie.slot.leaf] = put(leaves[tie.slot.leaf], tie.slot, tie.value(leaves))
         return jax.tree.unflatten(treedef, leaves)
 
-    def naturals(self, x: Float[Array, " parameter"]) -> list[Array]:
+    def naturals(self, x: Any) -> list[Any]:
         """The values in natural units, one array for each name."""
         return self._split(x, [slot.shape for slot in self.slots])
 
-    def _split(self, x, shapes) -> list[Array]:
+    def _split(self, x, shapes) -> list[Any]:
         out, start = [], 0
         for slot, shape in zip(self.slots, shapes, strict=True):
             size = int(np.prod(shape, dtype=int))
             value = x[start : start + size].reshape(shape)
-            out.append(jnp.exp(value) if slot.scale == "log" else value)
+            exp = np.exp if isinstance(x, np.ndarray) else jnp.exp
+            out.append(exp(value) if slot.scale == "log" else value)
             start += size
         return out
 

@@ -17,7 +17,7 @@ class Starts:
     - `loss`, `ok`: of shape `(start,)`; the loss of a failed start is nan.
     - `reason`: why a start failed or stopped early; empty if it converged.
     - `values`: flat parameters where each ended, shape `(start, parameter)`.
-    - `agree`: which ended as low as the best one.
+    - `agree`: which ended as low as the best one. `optima`: the different ends that were found.
     """
 
     loss: np.ndarray
@@ -30,6 +30,35 @@ class Starts:
         """Which starts ended as low as the best one, up to a thousandth of its loss."""
         best = self.loss[0]
         return self.loss <= best + 1e-3 * max(abs(best), 1e-12)
+
+    @property
+    def optima(self) -> list["Optimum"]:
+        """The ends of the starts that converged, gathered by loss and place, the best first."""
+        spread = np.ptp(self.values[np.isfinite(self.loss)], axis=0) if self.ok.any() else 1.0
+        size = np.where(spread > 0, spread, 1.0)
+        out: list[Optimum] = []
+        for loss, ok, x in zip(self.loss, self.ok, self.values, strict=True):
+            if not ok:
+                continue
+            near = lambda o, loss=loss, x=x: (
+                abs(loss - o.loss) <= 1e-3 * max(abs(o.loss), 1e-12)
+                and np.max(np.abs(x - o.values) / size) <= 1e-2
+            )
+            k = next((k for k, o in enumerate(out) if near(o)), None)
+            if k is None:
+                out.append(Optimum(float(loss), 1, x))
+            else:
+                out[k] = dataclasses.replace(out[k], count=out[k].count + 1)
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimum:
+    """An end that `count` starts came to: its loss and flat parameters."""
+
+    loss: float
+    count: int
+    values: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +106,7 @@ class Result:
 
     @property
     def values(self) -> dict[str, Any]:
-        x = self.problem.initial()
+        x = np.asarray(self.problem.initial())
         return self._by_name([np.asarray(v) for v in self.problem.naturals(x)])
 
     @property

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array
 
 from .._checks import integer_at_least
-from ._estimate import by_name, describe_problem
+from ._conclude import by_name, describe_problem
 from ._experiment import with_fields
 from ._likelihood import loss_at
 from ._problem import check_problem, Problem, Solve

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
@@ -33,6 +34,10 @@ class AbstractPrior(eqx.Module):
     @abc.abstractmethod
     def support(self) -> tuple:
         """The interval on which the density is positive."""
+
+    @abc.abstractmethod
+    def sample(self, key: Any, shape: tuple[int, ...] = ()) -> Array:
+        """Draws of the distribution, by a JAX random key."""
 
 
 def _numbers(**values):
@@ -77,6 +82,9 @@ class Normal(AbstractPrior):
     def support(self):
         return -math.inf, math.inf
 
+    def sample(self, key, shape=()):
+        return self.mean + self.sd * jax.random.normal(key, shape, float)
+
 
 class Laplace(AbstractPrior):
     """The two-sided exponential distribution: a mean absolute deviation of `scale` from `mean`.
@@ -103,6 +111,9 @@ class Laplace(AbstractPrior):
     def support(self):
         return -math.inf, math.inf
 
+    def sample(self, key, shape=()):
+        return self.mean + self.scale * jax.random.laplace(key, shape, float)
+
 
 class LogNormal(AbstractPrior):
     """The distribution of a number whose logarithm is normal with `mean` and `sd`.
@@ -128,6 +139,9 @@ class LogNormal(AbstractPrior):
     def support(self):
         return 0.0, math.inf
 
+    def sample(self, key, shape=()):
+        return jnp.exp(self.mean + self.sd * jax.random.normal(key, shape, float))
+
 
 class HalfNormal(AbstractPrior):
     """The positive half of a normal distribution around zero."""
@@ -145,6 +159,9 @@ class HalfNormal(AbstractPrior):
 
     def support(self):
         return 0.0, math.inf
+
+    def sample(self, key, shape=()):
+        return self.sd * jnp.abs(jax.random.normal(key, shape, float))
 
 
 class Gamma(AbstractPrior):
@@ -175,6 +192,9 @@ class Gamma(AbstractPrior):
     def support(self):
         return 0.0, math.inf
 
+    def sample(self, key, shape=()):
+        return jax.random.gamma(key, self.shape, shape, float) / self.rate
+
 
 class Uniform(AbstractPrior):
     """Constant between `low` and `high`, which become bounds of the parameter."""
@@ -197,6 +217,9 @@ class Uniform(AbstractPrior):
 
     def support(self):
         return self.low, self.high
+
+    def sample(self, key, shape=()):
+        return self.low + (self.high - self.low) * jax.random.uniform(key, shape, float)
 
 
 class OnLog(AbstractPrior):
@@ -254,3 +277,6 @@ class OnLog(AbstractPrior):
 
     def _log(self, value):
         return jnp.log(value) / jnp.log(self.base)
+
+    def sample(self, key, shape=()):
+        return self.base ** self.prior.sample(key, shape)

@@ -217,11 +217,11 @@ def test_starts_are_reproducible_and_start_zero_is_the_own(many):
 
 
 def test_starts_are_spread_over_the_bounds():
-    from sciml.fit._estimate import _draw
+    from sciml.fit._starts import draw
 
     free = {"k": fit.Free(1e-3, 10, scale="log"), "y0[0]": fit.Free(0)}
     problem = decay_problem(free=free)
-    xs = np.asarray(_draw(problem, 101, jax.random.key(0)))
+    xs = np.asarray(draw(problem, 101, jax.random.key(0), "hypercube"))
     np.testing.assert_array_equal(xs[0], problem.initial())
     # One in each hundredth of the logarithm, and around the initial value where it is unbounded.
     k = (xs[1:, 0] - np.log(1e-3)) / np.log(1e4)
