@@ -317,10 +317,9 @@ class _KrylovLinearisation(AbstractLinearisation):
         y = self.y
         rtol = jnp.maximum(jnp.asarray(self.rtol, y.dtype), 100 * jnp.finfo(y.dtype).eps)
         rtol = varying_like(rtol, y)
-        precondition = None
-        if self.precondition is not None:
-            about = self.precondition
-            precondition = lambda v: -about(v)
+        # Of `shift M - J`.
+        about = self.precondition
+        precondition = None if about is None else lambda v: -about(v)
 
         def multiply(x):
             return shift * self.times_mass(x) - self.along(varying_like(x, y))
@@ -333,10 +332,10 @@ class _KrylovLinearisation(AbstractLinearisation):
             return jnp.where(ok, size * x, jnp.nan)
 
         def transposed(product, b):
-            about = None
-            if precondition is not None:
-                about = lambda v: jax.linear_transpose(precondition, v)(v)[0]
-            return attempt(product, b, about)
+            if precondition is None:
+                return attempt(product, b, None)
+            across = jax.linear_transpose(precondition, b)
+            return attempt(product, b, lambda v: across(v)[0])
 
         def solve(b):
             forward = lambda product, b: attempt(product, b, precondition)
@@ -395,7 +394,14 @@ class Krylov(AbstractJacobian):
                     "step. Leave it out."
                 )
             precondition = self.preconditioner(y)
-        return _KrylovLinearisation(along, y, self.rtol, mass, options, precondition)
+        return _KrylovLinearisation(
+            along=along,
+            y=y,
+            rtol=self.rtol,
+            mass=mass,
+            options=options,
+            precondition=precondition,
+        )
 
 
 class FlatPreconditioner(eqx.Module):

@@ -46,9 +46,10 @@ def attempts(
         better = (k == 0) | ((finish.code == CONVERGED) & lower)
         new = jax.tree.map(lambda a, b: jnp.where(better, a, b), (end, finish), old)
         new = eqx.tree_at(lambda s: s[0].evaluations, new, used)
-        if history:
-            both = jnp.where(jnp.isnan(end.history), old[0].history, end.history)
-            new = eqx.tree_at(lambda s: s[0].history, new, jnp.where(k == 0, end.history, both))
+        before, now = old[0].history, end.history
+        if before is not None and now is not None:
+            seen = jnp.where((k > 0) & jnp.isnan(now), before, now)
+            new = eqx.tree_at(lambda s: s[0].history, new, seen)
         odd = (finish.code == STALLED) | jnp.any(finish.null != 0)
         poor = end.here.loss > jnp.sqrt(jnp.finfo(start.dtype).eps) * end.memory.first_misfit
         return k + 1, used, (k == 0) & odd & poor, new

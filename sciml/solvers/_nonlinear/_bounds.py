@@ -52,8 +52,7 @@ def one_side(name: str, bound, y0, default) -> PyTree:
 
 
 def _part(name: str, bound, y):
-    dtype = jnp.result_type(bound) if not isinstance(bound, str) else None
-    if dtype is None or dtype.kind not in "fiub":
+    if isinstance(bound, str) or jnp.result_type(bound).kind not in "fiub":
         raise TypeError(f"`bounds` must be real numbers, but the {name} one holds {bound!r}.")
     shape = jnp.shape(bound)
     if shape not in ((), y.shape):
