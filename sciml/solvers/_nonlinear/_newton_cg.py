@@ -48,7 +48,7 @@ class NewtonCG(AbstractMinimiser):
     - `ftol`, `xtol`: as for [`TrustRegionNewton`][sciml.solvers.TrustRegionNewton].
     - `max_products`: Hessian-vector products in a step at most.
     - `hess`: the structure of the Hessian, if it has one, such as [`Banded`][sciml.solvers.Banded] or
-      [`Sparse`][sciml.solvers.Sparse]: then a few derivatives give all of it, and products are cheap.
+      [`Sparse`][sciml.solvers.Sparse]: then a few derivatives give all of it, which pays where derivatives are dear.
 
     **Reference:** T. Steihaug, *The conjugate gradient method and trust regions in large scale optimization*, SIAM J.
     Numer. Anal. 20 (1983), 626-637, doi 10.1137/0720042.
