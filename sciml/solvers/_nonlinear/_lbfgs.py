@@ -120,8 +120,9 @@ class _AbstractQuasiNewton(AbstractMinimiser):
         fine = promise <= 1e4 * noise
         code = jnp.where(lost & s.fresh, jnp.where(fine, CONVERGED, STALLED), GOING)
         code = jnp.where(small | unmoved | still, CONVERGED, code)
-        # A whole search that only ever led further down.
+        # A whole search that only ever led further down, and not by rounding.
         endless = (over | (s.search.t >= _FAR)) & ~search.closed & there.fine & ~first
+        endless &= there.loss < -2 * jnp.abs(here.loss)
         code = jnp.where((there.loss == -jnp.inf) | endless, UNBOUNDED, code)
         memory = _Memory(pairs, direction, search, promise, back, fresh)
         return Answer(accept, box.land(x, t * direction), memory, code)
