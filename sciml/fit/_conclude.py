@@ -7,7 +7,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array
 
-from .._results import RESULTS
 from ..solvers._checks import check_method
 from ..solvers._nonlinear._quadratic import Quadratic
 from ._laws import AbstractNoise
@@ -22,7 +21,7 @@ from ._uncertainty import uncertainty
 
 def conclude(problem: Problem, end: End, starts: Starts, x0: Array) -> Result:
     """Statistics and error bars at an optimum."""
-    fitted = _fitted(problem, end.x)
+    fitted = problem.at(np.asarray(end.x))
     active = np.asarray(end.active)
     data = problem.size
     free = int(np.sum(active == 0))
@@ -47,10 +46,10 @@ def conclude(problem: Problem, end: End, starts: Starts, x0: Array) -> Result:
         "failed trial points": int(end.failures),
     }
     history = np.asarray(end.history)
-    ok = bool(end.result == RESULTS.successful)
+    ok = bool(end.ok)
     return Result(
         ok=ok,
-        message=f"converged in {int(end.steps)} steps" if ok else RESULTS[end.result],
+        message=f"converged in {int(end.steps)} steps" if ok else starts.reason[0],
         problem=fitted,
         loss=float(end.loss),
         starts=starts,
@@ -115,11 +114,6 @@ def problem_has_plain_steps(problem: Problem) -> bool:
     """Whether steps are made of the expected information, as standard errors are."""
     laws = laws_of(problem.noise, problem.observables)
     return all(type(law).curvature is AbstractNoise.curvature for law, _ in laws)
-
-
-@eqx.filter_jit
-def _fitted(problem: Problem, x: Array) -> Problem:
-    return problem.at(x)
 
 
 @eqx.filter_jit

@@ -1,5 +1,6 @@
 """Estimation from one or many starts."""
 
+import functools
 import os
 from typing import Any
 
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._checks import integer_at_least
-from .._results import RESULTS
 from ..solvers._nonlinear._front import iterations
 from ..solvers._nonlinear._lbfgs import LBFGS
 from ..solvers._nonlinear._levenberg_marquardt import LevenbergMarquardt
@@ -108,7 +108,7 @@ def estimate(
     xs = draw(problem, (starts - 1) * screening + 1, key, sampler)
     if screening > 1 and starts > 1:
         xs = best_of(problem, xs, starts)
-    begun = xs[0]
+    begun = np.asarray(xs)[0]
     for step in (
         strategy if isinstance(strategy, tuple | list) else () if strategy is None else (strategy,)
     ):
@@ -120,7 +120,7 @@ def estimate(
     why = reasons(problem, xs, ends)
     sorted_starts = Starts(
         loss=np.asarray(ends.loss)[order],
-        ok=np.asarray(ends.result == RESULTS.successful)[order],
+        ok=np.asarray(ends.ok)[order],
         reason=tuple(why[i] for i in order),
         values=np.asarray(ends.x)[order],
     )
@@ -142,16 +142,21 @@ def _method(problem: Problem, method: str | None, ftol, xtol, dtype) -> Any:
             free - {"noise.sigma", "noise.size"} - {n for n in free if n.startswith("noise.sigma")}
         )
         method = "lbfgs" if longest > _MANY else "newton" if shapes else "least_squares"
-    # Where the parameters change by far less than their error bars.
-    eps = float(jnp.finfo(dtype).eps)
-    tolerances = (
-        jnp.asarray(eps**0.875 if ftol is None else ftol, dtype),
-        jnp.asarray(eps**0.625 if xtol is None else xtol, dtype),
-    )
     if method == "least_squares":
-        return LevenbergMarquardt(*tolerances, geodesic=False, extra=True)
+        return _least_squares(ftol, xtol, np.dtype(dtype))
     if method == "newton":
         return TrustRegionNewton(ftol=ftol, xtol=xtol)
     if method == "lbfgs":
         return LBFGS(ftol=ftol, xtol=xtol)
     raise ValueError(f'`method` must be "least_squares", "newton" or "lbfgs", but got {method!r}.')
+
+
+@functools.lru_cache
+def _least_squares(ftol: float | None, xtol: float | None, dtype: np.dtype) -> LevenbergMarquardt:
+    # Where the parameters change by far less than their error bars.
+    eps = float(np.finfo(dtype).eps)
+    tolerances = (
+        jnp.asarray(eps**0.875 if ftol is None else ftol, dtype),
+        jnp.asarray(eps**0.625 if xtol is None else xtol, dtype),
+    )
+    return LevenbergMarquardt(*tolerances, geodesic=False, extra=True)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from .._compat import is_traced
 from .._dtypes import default_float
 from ._free import Free, Tied
 from ._hints import did_you_mean
@@ -44,6 +45,10 @@ def take(leaf, slot: Slot):
 
 def put(leaf, slot: Slot, value):
     """`leaf` with the value of one group in its place."""
+    if isinstance(value, np.ndarray | np.generic) and not is_traced(leaf):
+        new = np.array(leaf)
+        new[... if slot.element is None else slot.element] = value
+        return jnp.asarray(new)
     value = jnp.asarray(value, leaf.dtype)
     if value.shape not in ((), slot.inner):
         raise ValueError(

@@ -323,7 +323,7 @@ class Problem(eqx.Module):
         own = {v.slot: v.value for v in self.own}
         return [own[s] if s.labels else leaves[s.leaf] for s in self.slots]
 
-    def unflatten(self, x: Float[Array, " parameter"]) -> tuple:
+    def unflatten(self, x: Any) -> tuple:
         """The parts with the free parameters at `x`; the inverse of `initial`.
 
         Parameters that differ between experiments are left as they are: see `at(x).model_of(experiment)`.
@@ -391,7 +391,7 @@ class Problem(eqx.Module):
         """Which of the flat parameters are logarithms."""
         return np.repeat([s.scale == "log" for s in self.slots], [s.size for s in self.slots])
 
-    def at(self, x: Float[Array, " parameter"]) -> "Problem":
+    def at(self, x: Any) -> "Problem":
         """The same problem with `x` as its current values."""
         model, y0, noise, observe = self.unflatten(x)
         new = dict(zip(self.slots, self.naturals(x), strict=True))

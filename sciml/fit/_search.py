@@ -16,7 +16,7 @@ from jaxtyping import Array
 from .._results import RESULTS
 from ..solvers._nonlinear._levenberg_marquardt import LevenbergMarquardt
 from ..solvers._nonlinear._looking import at_function
-from ..solvers._nonlinear._loop import as_result, Box, run
+from ..solvers._nonlinear._loop import as_result, Box, CONVERGED, run
 from ._densities import log_constant, loss as loss_of
 from ._laws import LogNormal
 from ._levels import laws_of
@@ -41,6 +41,7 @@ class End(eqx.Module):
 
     x: Array
     loss: Array
+    ok: Array
     misfit: Array | None
     rows: Array | None
     prior: Array
@@ -66,6 +67,7 @@ def _chunk(problem: Problem, xs: Array, method: Any, max_steps: int) -> End:
         return End(
             x=here.x,
             loss=here.loss,
+            ok=finish.code == CONVERGED,
             misfit=here.misfit if squares else None,
             rows=end.memory.model.r if squares else None,
             prior=prior_terms(problem, here.x)[0],
@@ -109,9 +111,7 @@ def search(
             end = run_one() if store is None else store.get(i, run_one)
             ends.append(jax.device_get(end))
             tick(min(size, n - i * size))
-    every = jax.tree.map(lambda *parts: np.concatenate(parts)[:n], *ends)
-    # Equinox looks up results that are arrays of JAX.
-    return eqx.tree_at(lambda e: e.result, every, jax.tree.map(jnp.asarray, every.result))
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:n], *ends)
 
 
 class _Store:
@@ -153,7 +153,11 @@ def reasons(problem: Problem, xs: Array, ends: End) -> list[str]:
     """Why each start did not converge; an empty text for those that did."""
     out = []
     for i in range(xs.shape[0]):
-        result = jax.tree.map(lambda v, i=i: v[i], ends.result)
+        if ends.ok[i]:
+            out.append("")
+            continue
+        # Equinox looks up results that are arrays of JAX.
+        result = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), ends.result)
         if not np.isfinite(ends.loss[i]):
             solved = _compiled_result(problem, xs[i])
             if bool(solved != RESULTS.successful):
