@@ -19,7 +19,7 @@ from ._simulate import solve_tolerances
 from ._uncertainty import uncertainty
 
 
-def conclude(problem: Problem, end: End, starts: Starts, x0: Array) -> Result:
+def conclude(problem: Problem, end: End, starts: Starts, x0: np.ndarray) -> Result:
     """Statistics and error bars at an optimum."""
     fitted = problem.at(np.asarray(end.x))
     active = np.asarray(end.active)
