@@ -19,8 +19,8 @@ class GrowingHorizon(eqx.Module):
 
     Errors of the parameters grow with time: over a short one they leave a solution in phase, and what is learnt
     there is good enough for a somewhat longer one. It costs no more than a few fits, and works with whatever
-    `estimate` can deal with, doses too. When the begin says nothing of the parameters, such as a state at rest before
-    a stimulus, or in chaotic systems, use [`MultipleShooting`][sciml.fit.MultipleShooting].
+    `estimate` can deal with, doses too. The begin must tell the parameters, at least roughly: if it can't, because
+    states are not observed, or at rest before a stimulus, and for chaotic systems, use [`MultipleShooting`][sciml.fit.MultipleShooting].
 
     ```python
     import equinox as eqx
@@ -55,7 +55,7 @@ class GrowingHorizon(eqx.Module):
     """
 
     first: float = 0.1
-    stages: int = eqx.field(static=True, default=4)
+    stages: int = eqx.field(static=True, default=8)
     max_steps: int = eqx.field(static=True, default=50)
 
     def __check_init__(self):
