@@ -20,7 +20,8 @@ class GrowingHorizon(eqx.Module):
     Errors of the parameters grow with time: over a short one they leave a solution in phase, and what is learnt
     there is good enough for a somewhat longer one. It costs no more than a few fits, and works with whatever
     `estimate` can deal with, doses too. The begin must tell the parameters, at least roughly: if it can't, because
-    states are not observed, or at rest before a stimulus, and for chaotic systems, use [`MultipleShooting`][sciml.fit.MultipleShooting].
+    states are not observed, or at rest before a stimulus, and for chaotic systems, use
+    [`MultipleShooting`][sciml.fit.MultipleShooting].
 
     ```python
     import equinox as eqx
