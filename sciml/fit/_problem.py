@@ -396,7 +396,7 @@ class Problem(eqx.Module):
         model, y0, noise, observe = self.unflatten(x)
         new = dict(zip(self.slots, self.naturals(x), strict=True))
         own = tuple(
-            Varied(v.slot, new.get(v.slot, v.value).astype(v.value.dtype)) for v in self.own
+            Varied(v.slot, jnp.asarray(new.get(v.slot, v.value), v.value.dtype)) for v in self.own
         )
         return with_fields(self, model=model, y0=y0, noise=noise, observe=observe, own=own)
 

@@ -60,12 +60,20 @@ def test_other_optimisers_come_to_the_same_end(problem, method):
     np.testing.assert_allclose(result.loss, want.loss, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_newton_is_chosen_where_there_is_no_fisher_information():
     ys = np.asarray(fit_cases.Y) + 0.05 * np.random.default_rng(0).standard_t(3, 10)
     data = fit.Data(fit_cases.T, ys)
     free = {"k": fit.Free(1e-3, 10), "noise.df": fit.Free(1.0, 50.0)}
     noise = fit.noise.StudentT(0.05, 4.0)
-    p = fit.Problem(fit_cases.Decay(0.3), data, y0=jnp.array([3.0]), noise=noise, free=free)
+    p = fit.Problem(
+        fit_cases.Decay(0.3),
+        data,
+        y0=jnp.array([3.0]),
+        noise=noise,
+        free=free,
+        solve=fit_cases.FAST,
+    )
     result = fit.estimate(p)
     slope = np.asarray(jax.grad(fit.loss(result.problem))(result.problem.initial()))
     at_bound = result.active != 0
