@@ -11,9 +11,12 @@ from ._densities import (
 from ._estimate import estimate as estimate
 from ._experiment import Equilibrium as Equilibrium, Experiment as Experiment
 from ._free import Free as Free, Tied as Tied
+from ._horizon import GrowingHorizon as GrowingHorizon
 from ._intervals import intervals as intervals
 from ._io import load as load, save as save
+from ._matching import Matching as Matching
 from ._predict import predict as predict, Prediction as Prediction
 from ._problem import Problem as Problem, Solve as Solve
 from ._result import Result as Result, Starts as Starts
+from ._shooting import MultipleShooting as MultipleShooting, Shot as Shot
 from ._train import Grow as Grow, train as train

@@ -15,11 +15,14 @@ from ._likelihood import look
 from ._problem import Problem
 from ._result import Result, Starts
 from ._search import End
+from ._shooting import Shot
 from ._simulate import solve_tolerances
 from ._uncertainty import uncertainty
 
 
-def conclude(problem: Problem, end: End, starts: Starts, x0: np.ndarray) -> Result:
+def conclude(
+    problem: Problem, end: End, starts: Starts, x0: np.ndarray, shot: Shot | None = None
+) -> Result:
     """Statistics and error bars at an optimum."""
     fitted = problem.at(np.asarray(end.x))
     active = np.asarray(end.active)
@@ -45,7 +48,9 @@ def conclude(problem: Problem, end: End, starts: Starts, x0: np.ndarray) -> Resu
         "steps": int(end.steps),
         "failed trial points": int(end.failures),
     }
-    history = np.asarray(end.history)
+    if shot is not None:
+        statistics["gap between windows"] = shot.gap
+    history = np.asarray([end.loss] if shot is not None else end.history)
     ok = bool(end.ok)
     return Result(
         ok=ok,

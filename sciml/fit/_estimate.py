@@ -19,6 +19,7 @@ from ._problem import check_problem, Problem
 from ._result import Result, Starts
 from ._search import reasons, search
 from ._starts import draw, SAMPLERS, screen as best_of
+from ._strategies import approach, as_strategies, prefer_shots
 
 
 _MANY = 500  # parameters in one array, above which sensitivities cost more than gradients
@@ -77,7 +78,9 @@ def estimate(
       default if a law has free parameters besides its level, for which there is no Fisher information);
       `"lbfgs"` on gradients in reverse mode (the default for arrays of more than 500 parameters).
     - `strategy`: what brings each start nearer before: [`MultipleShooting`][sciml.fit.MultipleShooting],
-      [`Matching`][sciml.fit.Matching], or several of them in a tuple.
+      [`Matching`][sciml.fit.Matching], [`GrowingHorizon`][sciml.fit.GrowingHorizon], or several in a tuple. Where
+      an optimiser of the whole trajectory can't stay near what multiple shooting found, as in chaotic systems,
+      that is the result, and the report says so.
     - `sampler`: `"hypercube"` spreads the starts over the bounds (a Latin hypercube, on the scale of each
       parameter), or around the initial value where there are none; `"sobol"` as evenly by Sobol's sequence;
       `"prior"` draws from the priors of those that have one.
@@ -98,6 +101,7 @@ def estimate(
     `RuntimeError` if no start could even be evaluated.
     """
     check_problem(problem)
+    strategies = as_strategies(strategy)
     starts, screening = integer_at_least("starts", starts), integer_at_least("screen", screen)
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
@@ -109,26 +113,25 @@ def estimate(
     if screening > 1 and starts > 1:
         xs = best_of(problem, xs, starts)
     begun = np.asarray(xs)[0]
-    for step in (
-        strategy if isinstance(strategy, tuple | list) else () if strategy is None else (strategy,)
-    ):
-        xs = jnp.stack([step.start(problem.at(x)) for x in xs])
+    xs, shots, troubles = approach(problem, xs, strategies)
     chosen = _method(problem, method, ftol, xtol, xs.dtype)
     ends = search(problem, xs, chosen, iterations(max_steps), max_time, checkpoint)
     xs = xs[: ends.loss.shape[0]]
+    why = [t or r for t, r in zip(troubles, reasons(problem, xs, ends), strict=False)]
+    ends, by_shooting = prefer_shots(problem, ends, shots)
     order = np.argsort(np.where(np.isfinite(ends.loss), ends.loss, np.inf), kind="stable")
-    why = reasons(problem, xs, ends)
     sorted_starts = Starts(
         loss=np.asarray(ends.loss)[order],
         ok=np.asarray(ends.ok)[order],
-        reason=tuple(why[i] for i in order),
+        reason=tuple("" if i in by_shooting else why[i] for i in order),
         values=np.asarray(ends.x)[order],
     )
     best = int(order[0])
     if not np.isfinite(ends.loss[best]):
         raise RuntimeError(f"No start could be evaluated. The first one: {why[0]}")
     end = jax.tree.map(lambda v: v[best], ends)
-    return conclude(problem, end, sorted_starts, begun)
+    shot = shots[best] if best in by_shooting else None
+    return conclude(problem, end, sorted_starts, begun, shot)
 
 
 def _method(problem: Problem, method: str | None, ftol, xtol, dtype) -> Any:

@@ -40,6 +40,12 @@ def warnings(result: "Result") -> list[str]:
     out = []
     if not result.ok:
         out.append(f"NOT CONVERGED: {result.message}")
+    if "gap between windows" in result.statistics:
+        out.append(
+            "The result is that of multiple shooting (gaps between windows at most "
+            f"{result.statistics['gap between windows']:.1e}): the whole trajectory at once, and so predictions over "
+            "all of it, do not stay near, as in chaotic systems."
+        )
     for i in np.flatnonzero(result.active)[:_MANY]:
         side = "lower" if result.active[i] < 0 else "upper"
         out.append(

@@ -21,6 +21,7 @@ def test_clean_data(name):
     np.testing.assert_allclose(Matching().start(problem), true, rtol=5e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lotka volterra", "fitzhugh nagumo"])
 def test_noisy_data_and_the_estimate_from_there(name):
     problem, true = hard_fit(name, 301, noise=0.02)
@@ -30,6 +31,7 @@ def test_noisy_data_and_the_estimate_from_there(name):
     assert result.ok and 0.8 < 2 * result.loss / problem.size < 1.2
 
 
+@pytest.mark.slow
 def test_initial_states_and_several_experiments():
     ts = jnp.linspace(0.0, 6.0, 61)
     data = {}

@@ -24,6 +24,7 @@ def test_clean_data_of_all_states(name):
     np.testing.assert_allclose(shot.x, true, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_noisy_data_of_one_state(name):
     problem, true = hard_fit(name, 601, noise=0.02, partial=True)
@@ -47,6 +48,7 @@ def test_as_published(name, noise, partial):
         np.testing.assert_allclose(shot.x, true, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_ends_at_the_optimum_of_single_shooting():
     problem, _ = hard_fit("lotka volterra", 201, noise=0.02, span=10.0)
     shot = MultipleShooting(gap=1e-8).shoot(problem)
@@ -59,6 +61,7 @@ def test_it_ends_at_the_optimum_of_single_shooting():
     np.testing.assert_allclose(shot.rows.T @ shot.rows, rows.T @ rows, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_states_are_on_the_solution():
     problem, _ = hard_fit("fitzhugh nagumo", 301)
     shot = MultipleShooting(windows=10).shoot(problem)
@@ -96,6 +99,7 @@ def experiments():
     return out
 
 
+@pytest.mark.slow
 def test_experiments_with_parameters_of_their_own():
     problem = fit.Problem(
         Named(5.0, 5.0),
@@ -109,6 +113,7 @@ def test_experiments_with_parameters_of_their_own():
     np.testing.assert_allclose(shot.x, [1.5, 0.9, np.log(3.0)], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_initial_states_can_be_free():
     problem, true = hard_fit("fitzhugh nagumo", 301, noise=0.02)
     problem = problem.free({"y0": fit.Free(-3, 3, init=[0.0, 0.0])})
@@ -118,6 +123,7 @@ def test_initial_states_can_be_free():
     assert np.all(np.abs(shot.x - true) < 4 * errors(shot))
 
 
+@pytest.mark.slow
 def test_priors_count():
     problem, _ = hard_fit("lotka volterra", 101, noise=0.02, span=10.0)
     pulled = problem.free({"a": fit.Free(prior=fit.priors.Normal(1.3, 0.001), init=5.0)})
@@ -126,6 +132,7 @@ def test_priors_count():
     np.testing.assert_allclose(x, result.problem.initial(), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_one_window_is_single_shooting():
     problem, true = hard_fit("lotka volterra", 51, span=3.0)
     shot = MultipleShooting(windows=1).shoot(problem.at(1.1 * jnp.asarray(true)))
@@ -204,6 +211,7 @@ class Counted(eqx.Module):
         return -self.k * y
 
 
+@pytest.mark.slow
 def test_other_values_compile_nothing_new():
     ts = jnp.linspace(0.0, 2.0, 21)
     data = fit.Data(ts, jnp.exp(-3 * ts))
