@@ -50,7 +50,7 @@ serve: venv-dev ## show the documentation while writing it
 	$(run) -m zensical serve
 
 bench: venv-bench ## run the benchmarks, one after the other
-	@for name in core batches work_precision structured nonlinear; do \
+	@for name in core batches work_precision structured nonlinear fit; do \
 	    echo "== benchmarks/$$name.py"; $(run) "benchmarks/$$name.py" || exit 1; \
 	done
 
