@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "tutorials"
 TUTORIALS = (
     "hare_lynx", "neural_ode", "ude", "bouncing_ball", "theophylline", "driven_oscillator",
+    "influenza", "alpha_pinene", "methanol", "hiv",
 )  # fmt: skip
 
 _CELL = re.compile(r"^# ?%%(.*)$", re.MULTILINE)

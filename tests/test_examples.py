@@ -88,7 +88,12 @@ def test_the_readme_shows_the_first_fit():
     assert len(lines) <= 25
 
 
-@pytest.mark.parametrize("name", ["hare_lynx", "ude", "neural_ode"])
+NARRATED = (
+    "hare_lynx", "ude", "neural_ode", "influenza", "alpha_pinene", "methanol", "hiv", "theophylline",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NARRATED)
 def test_examples_explain_themselves(name):
     tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
     assert (ast.get_docstring(tree) or "").startswith("# ")
@@ -102,8 +107,10 @@ def test_theophylline(tmp_path):
     values = {name: float(re.search(rf"^  {name} +(\S+)", out, re.M)[1]) for name in RATES}
     assert abs(values["elimination"] / 0.053955 - 1) < 1e-3
     assert abs(values["absorption"] / 1.77741 - 1) < 1e-3
-    trough, peak = numbers(out.split("trough")[1])
+    trough, peak = numbers(out.split("trough")[1])[:2]
     assert 20 < trough < 22 < 28 < peak < 30
+    aic = {own: float(a) for own, a in re.findall(r"^(\w[\w, ]*?) +\d+ .* (\S+) +\S+$", out, re.M)}
+    assert min(aic, key=aic.__getitem__) == "absorption, clearance" and len(aic) == 3
 
 
 RATES = ("absorption", "elimination", "clearance")
@@ -124,3 +131,40 @@ def test_driven_oscillator(tmp_path):
     assert "Fit of Oscillator   converged" in out
     stiffness = float(re.search(r"^  stiffness +(\S+)", out, re.M)[1])
     assert abs(stiffness - 2) < 0.06
+
+
+@pytest.mark.slow  # the documentation runs it, too
+def test_influenza(tmp_path):
+    out = run("influenza.py", tmp_path)
+    aic = {law: float(v) for law, v in re.findall(r"^(\w[\w ]*?) +(\d+\.\d) ", out, re.M)}
+    assert aic == {"normal": 125.4, "Poisson": 141.1, "negative binomial": 126.7}
+    assert out.count("infects") == 3 and "noise: normal" in out
+
+
+@pytest.mark.slow  # the documentation runs it, too
+def test_alpha_pinene(tmp_path):
+    out = run("alpha_pinene.py", tmp_path)
+    assert "RSS 19.8722" in out
+    for line in (line for line in out.splitlines() if "published" in line):
+        mine, _, published = numbers(line)
+        assert abs(mine / published - 1) < 2e-3
+    before, after = (float(v) for v in re.findall(r"^  to_pyronene +(\S+)", out, re.M))
+    assert after > 5 * before
+
+
+@pytest.mark.slow  # the documentation runs it, too
+def test_methanol(tmp_path):
+    out = run("methanol.py", tmp_path)
+    assert "! k5 sits at its lower bound: no error bar" in out
+    assert out.count("RSS 0.00902229") == 2
+    assert "k5 < 0.93, with 95% confidence" in out
+
+
+@pytest.mark.slow  # the documentation runs it, too
+def test_hiv(tmp_path):
+    out = run("hiv.py", tmp_path)
+    levels, decades, informed = out.split("Fit of Virus")[1:]
+    assert "clearance, death -1.000" in levels or "not identifiable" in levels
+    assert "RSS 0.251276" in decades and "clearance, death -0.959" in decades
+    error = float(re.search(r"^  death +\S+ +(\S+)", informed, re.M)[1])
+    assert error < 0.1
