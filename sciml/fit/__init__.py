@@ -8,6 +8,7 @@ from ._densities import (
     loss as loss,
     residuals as residuals,
 )
+from ._describe import describe as describe
 from ._estimate import estimate as estimate
 from ._experiment import Equilibrium as Equilibrium, Experiment as Experiment
 from ._free import Free as Free, Tied as Tied

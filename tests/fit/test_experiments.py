@@ -221,6 +221,15 @@ def test_ties():
         fit.Tied(("a", "b"))
 
 
+def test_a_problem_is_described_before_it_is_fitted():
+    data = {"warm": series(0.8, 3.0), "cold": series(0.3, 2.0, 1, n=6)}
+    free = {"k": fit.Free(0, 10, per="experiment", prior=fit.priors.Normal(1.0, 1.0))}
+    sigma = {name: fit.Data(d.ts, d.ys, 0.1, d.names) for name, d in data.items()}
+    told = fit.describe(lone(sigma, **free))
+    assert "experiment cold: conc at 6 times 0 .. 2.5" in told and "sigma given" in told
+    assert "k per warm, cold  0.5    0 .. 10  linear  Normal" in told
+
+
 def test_padding_has_no_influence():
     long, short = series(0.8, 3.0), series(0.8, 3.0, 1, n=3)
     problem = lone([long, short])
