@@ -236,7 +236,9 @@ LAWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(
+    "law", [pytest.param("normal", marks=pytest.mark.slow), "poisson", "negative binomial"]
+)
 def test_influenza_with_three_laws_of_noise(law):
     noise, level = LAWS[law]
     result = fit.estimate(influenza(free=UNKNOWN_FIRST | level, noise=noise))
@@ -586,6 +588,7 @@ def test_orange_trees_of_different_size():
     np.testing.assert_allclose(errors, np.sqrt(np.diag(covariance)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_dnase():
     """A logistic curve over the logarithm of the concentration, which takes the place of time."""
     run = only(table("dnase_run1"), Run=1.0)
