@@ -52,7 +52,8 @@ def flat_intervals(result: Result, level: float) -> tuple[np.ndarray, np.ndarray
     half = np.where(known, half, np.nan)
     logs = result.problem.log_scaled()
     natural = lambda v: np.where(logs, np.exp(np.where(logs, v, 0.0)), v)
-    return natural(x - half), natural(x + half)
+    with np.errstate(over="ignore"):  # of a parameter that is hardly determined
+        return natural(x - half), natural(x + half)
 
 
 def intervals(

@@ -140,8 +140,8 @@ def make_ties(parts: tuple, found: list[tuple[Slot, Tied]]) -> tuple[Tie, ...]:
         ties.append(Tie(slot, tuple(sources), spec.fn))
     ordered: list[Tie] = []
     while ties:
-        waiting = {t.slot.leaf for t in ties}
-        ready = [t for t in ties if not waiting & {s.leaf for s in t.sources}]
+        waiting = [t.slot for t in ties]
+        ready = [t for t in ties if not any(_overlap(a, b) for a in waiting for b in t.sources)]
         if not ready:
             raise ValueError(
                 f"Parameters are tied in a circle: {', '.join(t.slot.name for t in ties)}."
@@ -149,6 +149,10 @@ def make_ties(parts: tuple, found: list[tuple[Slot, Tied]]) -> tuple[Tie, ...]:
         ordered += ready
         ties = [t for t in ties if t not in ready]
     return tuple(ordered)
+
+
+def _overlap(a: Slot, b: Slot) -> bool:
+    return a.leaf == b.leaf and (a.element is None or b.element is None or a.element == b.element)
 
 
 def check_start(slot: Slot, value: np.ndarray, low: float, high: float):

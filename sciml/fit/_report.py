@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _MANY = 40  # parameters beyond this are summed up
 _CORRELATED = 0.9
 _FEW = 5  # names and directions shown in one warning
+_WIDE = 2.4  # standard error of a logarithm above which an interval spans four decades
 _POOR = 3.0  # reduced chi2 above which the fit is called poor
 
 
@@ -53,6 +54,7 @@ def warnings(result: "Result") -> list[str]:
         )
     if result.uncertainty is not None:
         out += _unidentified(result.uncertainty.groups, names)
+        out += _hardly_determined(result, names)
     s = result.statistics
     if s["dof"] <= 0 and result.verb == "estimate":
         out.append(
@@ -98,6 +100,20 @@ def _unidentified(groups, names) -> list[str]:
     if len(groups) > _FEW:
         out.append(f"{len(groups)} directions of the parameters are not identifiable in all.")
     return out
+
+
+def _hardly_determined(result: "Result", names) -> list[str]:
+    """Log-scaled parameters whose interval spans orders of magnitude."""
+    u = result.uncertainty
+    assert u is not None
+    wide = result.problem.log_scaled() & u.known & (np.sqrt(np.diag(u.covariance)) > _WIDE)
+    shown = [names[i] for i in np.flatnonzero(wide)]
+    if not shown:
+        return []
+    listed = ", ".join(shown[:_FEW]) + (", …" if len(shown) > _FEW else "")
+    return [
+        f"{listed}: the data hardly determine the magnitude; the interval spans more than four decades."
+    ]
 
 
 def headline(result: "Result") -> str:

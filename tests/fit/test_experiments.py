@@ -214,6 +214,9 @@ def test_ties():
     m = result.model
     np.testing.assert_allclose([m.a, m.b, m.c], [k, k, k**2], rtol=1e-6)
     assert result.names == ("a",) and "tied: b to a; c to a, b" in str(result)
+    total = {"y0[1]": fit.Free(0, 5), "y0[0]": fit.Tied("y0[1]", lambda i: 3 - i)}
+    split = fit.Problem(Chain(1.0, 2.0, 3.0), fit.Data(T, ys), y0=jnp.ones(3), free=total)
+    np.testing.assert_allclose(split.at(jnp.array([0.5])).y0, [2.5, 0.5, 1.0])
     circle = {"a": fit.Tied("b"), "b": fit.Tied("a")}
     with pytest.raises(ValueError, match="tied in a circle: a, b"):
         fit.Problem(Chain(1.0, 2.0, 3.0), fit.Data(T, ys), y0=jnp.ones(3), free=circle)
