@@ -77,7 +77,7 @@ def test_what_is_not_linear_is_found_out():
         ({"linear": pick, "bounds": (0.0, None)}, "can't have bounds"),
         ({"linear": pick, "loss": "huber"}, "needs `LevenbergMarquardt` and `loss='linear'`"),
     ],
-    ids=str,
+    ids=lambda v: v if isinstance(v, str) else "",
 )
 def test_what_can_not_be_meant(options, text):
     with pytest.raises(ValueError, match=text):
