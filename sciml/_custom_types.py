@@ -10,7 +10,7 @@ from jaxtyping import ArrayLike
 VectorField: TypeAlias = Callable[..., Any]
 
 # Which derivatives a solve must serve: the fewer, the cheaper.
-Derivatives: TypeAlias = Literal["any", "forward", "reverse"]
+Derivatives: TypeAlias = Literal["none", "any", "forward", "reverse"]
 
 # Numbers as people write them: an array, a number, or a (nested) list of numbers.
 Numbers: TypeAlias = ArrayLike | Sequence[Any]

@@ -22,9 +22,9 @@ class AutoSwitch(AbstractMethod):
     It begins with `Tsit5` and goes over to the stiff method after ten steps that may have been held down by
     stability; back if steps have not become larger soon, or after four in a row where a bound of the Jacobian
     says that stability wouldn't hold them down (not with `Krylov`, which has no bound). It works inside every
-    transformation, and derivatives take the same steps. Each change costs a few steps, and a first
-    compilation is of both methods: where you know the problem, name one. States of more than 512 numbers are
-    left to `Tsit5`, unless there is a `jac`.
+    transformation, and derivatives take the same steps, smaller ones only where the state rests. Each change costs
+    a few steps, and a first compilation is of both methods: where you know the problem, name one. States of more than
+    512 numbers are left to `Tsit5`, unless there is a `jac`.
 
     **Arguments:**
 

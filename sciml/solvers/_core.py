@@ -23,7 +23,7 @@ from ._fixed import solve_fixed
 from ._in_pieces import solve_in_pieces
 from ._input import bound, in_a_field, inputs_of
 from ._method import AbstractMethod, AbstractOneStepMethod
-from ._replay import solve_flat, solve_forwards
+from ._replay import solver_for
 from ._root_finder import repair
 from ._solution import Solution
 from ._split import check_split, is_imex
@@ -34,6 +34,7 @@ from ._symplectic import AbstractSymplecticMethod, check_separable
 
 
 _ADJOINTS = {
+    "none": diffrax.ForwardMode(),
     "any": diffrax.DirectAdjoint(),
     "forward": diffrax.ForwardMode(),
     "reverse": diffrax.RecursiveCheckpointAdjoint(),
@@ -61,7 +62,8 @@ def solve_core(
     **Arguments:**
 
     - `derivatives`: which modes of differentiation the caller may use. `"forward"` lets our own
-      methods differentiate their plain loop, and picks the adjoint of Diffrax's solvers.
+      methods differentiate their plain loop (of `"none"` it is the same loop, with steps for the values
+      only), and picks the adjoint of Diffrax's solvers.
     - `adjoint`: of Diffrax's solvers, if the user chose one.
     - `stops`: events, doses and discontinuities.
     - `output`: `output(t, y, args)`, to be saved in place of the state.
@@ -166,8 +168,7 @@ def _solve_states(
         tol = Tolerances(
             jnp.asarray(rtol), jnp.asarray(atol), jnp.asarray(max_steps, jnp.result_type(int))
         )
-        run = solve_forwards if derivatives == "forward" else solve_flat
-        ys, valid, counts, record = run(method, field, flat, saves, tol, dense)
+        ys, valid, counts, record = solver_for(derivatives)(method, field, flat, saves, tol, dense)
         stiff = counts["stiff"]
         attempts = [counts["attempted"]] if stiff is None else [counts["attempted"] - stiff, stiff]
         parts = zip(method.parts, attempts, strict=True)

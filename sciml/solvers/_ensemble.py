@@ -91,7 +91,7 @@ def solve_ensemble(
     members = _count_members((y0, ts, args), in_axes)
     ts = _check_times(ts, in_axes[1])
     eager = is_eager()
-    derivatives = "forward" if eager else "any"
+    derivatives = "none" if eager else "any"
     stops = as_stops(events, doses, discontinuities, side, max_events, ts if ts.ndim == 1 else None)
     fn_arrays, fn_static = eqx.partition((fn, stops, output), eqx.is_array)
     args_arrays, args_static = eqx.partition(args, eqx.is_array)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._custom_types import Derivatives
 from . import _state
 from ._checks import check_tolerances
 from ._dense import PiecewiseDense
@@ -35,7 +36,7 @@ def solve_in_pieces(
     jac: Any,
     tol: Tolerances,
     steps: int | None,
-    derivatives: str,
+    derivatives: Derivatives,
     dense: bool,
 ) -> Solution:
     """As `solve_core`, for one of our methods."""

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._compat import unvmap_any, varying_like
+from . import _rest
 from ._norms import ratio, rms
 from ._rows import finish, first_rows, save, save_end
 from ._state import (
@@ -48,7 +49,7 @@ def at_once(whole, carry):
     return jax.lax.while_loop(lambda carry: carry[0], done, (todo, carry))[1]
 
 
-def start(method, field, y0: Array, tol: Tolerances) -> State:
+def start(method, field, y0: Array, tol: Tolerances, differentiated: bool = False) -> State:
     """The state before the first step, whose size is estimated as by Hairer, Nørsett and
     Wanner, *Solving ordinary differential equations I* (1993), section II.4."""
     dtype = y0.dtype
@@ -111,6 +112,7 @@ def start(method, field, y0: Array, tol: Tolerances) -> State:
         signs=signs,
         fired=fired,
         coarse=None if signs is None else zero,
+        probe=_rest.at_start(frozen_y, jax.lax.stop_gradient(zero)) if differentiated else None,
     )
 
 
@@ -139,6 +141,13 @@ def attempt(method, part: int, field, tol: Tolerances, c: State, on: Array) -> t
     # notation: safety 0.9; a step changes by at most a factor of 5 (Hairer et al., II.4)
     factor = jnp.clip(0.9 * jnp.maximum(error, 1e-10) ** (-1 / method.error_order), 0.2, 5.0)
     h_next = h * factor
+    probe, rest = c.probe, None
+    if probe is not None and method.stiff:
+        h_next = jnp.minimum(h_next, h * _rest.growth(error))
+    elif probe is not None:
+        probe, rest = _rest.look(probe, field, c.s, c.y, step, h, error, scale, tol, on)
+        ok = ok & ~rest.too_long
+        h_next = jnp.minimum(h_next, rest.longest)
     # `~(a > b)`, since a step size of nan is a collapse, too.
     collapsed = ~ok & ~(h_next > jnp.maximum(4 * eps * c.s, eps**2))
     collapsed = collapsed | (ok & ~final & (c.s + h == c.s))
@@ -153,7 +162,7 @@ def attempt(method, part: int, field, tol: Tolerances, c: State, on: Array) -> t
     keep = lambda new, old: jnp.where(ok, new, old)
     switching = c.switching
     if switching is not None:
-        switching = after_step(switching, part, method, step, scale, h, on, ok)
+        switching = after_step(switching, part, method, step, scale, h, on, ok, rest)
     following = State(
         s=keep(jnp.where(final, jnp.ones_like(c.s), c.s + h), c.s),
         y=keep(y, c.y),
@@ -167,6 +176,7 @@ def attempt(method, part: int, field, tol: Tolerances, c: State, on: Array) -> t
         signs=c.signs,
         fired=c.fired,
         coarse=c.coarse,
+        probe=probe,
     )
     if c.signs is not None:
         following = stopped_at_event(method, field, c, following, stages, h)
@@ -236,7 +246,7 @@ def taking_over(method, field, c: State) -> State:
     return eqx.tree_at(lambda c: c.f, c, field(c.s, c.y))
 
 
-def integrate(method, field, y0, saves, tol: Tolerances):
+def integrate(method, field, y0, saves, tol: Tolerances, differentiated: bool = False):
     """Solves and saves at the increasing fractions `saves`, of which the first is 0.
 
     **Returns:**
@@ -263,9 +273,9 @@ def integrate(method, field, y0, saves, tol: Tolerances):
         return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
 
     def whole(_):
-        c = start(method, field, y0, tol)
+        c = start(method, field, y0, tol, differentiated)
         return alternate(method, going, march, (c, first_rows(c, saves)))
 
-    c = blank(method, field, y0, tol)
+    c = blank(method, field, y0, tol, differentiated)
     c, rows = at_once(whole, (c, first_rows(c, saves)))
     return *finish(c, rows), c

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._compat import varying_like
+from .._custom_types import Derivatives
 from . import _state
 from ._dae import consistent
 from ._declared import check_declared
@@ -22,7 +23,7 @@ from ._happen import happen
 from ._indexing import take
 from ._input import bound
 from ._march import before_first, March, noted, repeats, watch
-from ._replay import solve_flat, solve_forwards
+from ._replay import solver_for
 from ._state import Begin, Tolerances
 from ._switching import Switching
 from ._symplectic import AbstractSymplecticMethod
@@ -61,7 +62,7 @@ def march(
     method: Any,
     jac: Any,
     tol: Tolerances,
-    derivatives: str,
+    derivatives: Derivatives,
     dense: bool,
 ) -> tuple[March, Piece | None]:
     """Solves all pieces.
@@ -74,7 +75,7 @@ def march(
     flat, unravel = ravel(y0, dtype)
     pieces, count = line.edges.shape[0] - 1, elapsed.shape[0]
     mass = method.mass
-    solve = solve_forwards if derivatives == "forward" else solve_flat
+    solve = solver_for(derivatives)
     # Inside `shard_map` all varies like all, from here on.
     arrays, static = eqx.partition((fn, args, events, line, t0, elapsed, tol), eqx.is_array)
     flat, arrays = varying_like((flat, arrays))

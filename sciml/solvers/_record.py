@@ -49,14 +49,14 @@ class Record(eqx.Module):
     fractions: Float[Array, " row"]
 
 
-def record(method, field, y0, saves, tol: Tolerances):
+def record(method, field, y0, saves, tol: Tolerances, differentiated: bool):
     """`integrate`, which also writes the steps down.
 
     **Returns:**
 
     `(Record, ys, valid, State)`.
     """
-    c = blank(method, field, y0, tol)
+    c = blank(method, field, y0, tol, differentiated)
     rows = first_rows(c, saves, recorded=True)
     n, dtype, integer = y0.shape[0], y0.dtype, jnp.result_type(int)
     like = lambda x: varying_like(x, c.h)
@@ -104,7 +104,7 @@ def record(method, field, y0, saves, tol: Tolerances):
         return jax.lax.while_loop(lambda carry: going(carry, part), one, carry)
 
     def whole(carry):
-        c = start(method, field, y0, tol)
+        c = start(method, field, y0, tol, differentiated)
         return alternate(method, going, march, (c, first_rows(c, saves, recorded=True), *carry[2:]))
 
     c, rows, steps, count = at_once(whole, (c, rows, steps, count))

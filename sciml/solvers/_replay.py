@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compat import varying_like
+from .._custom_types import Derivatives
 from . import _dae
 from ._field import FlatField
 from ._loop import integrate
@@ -80,18 +81,25 @@ def solve_flat(method, field: FlatField, y0, saves, tol, dense: bool = False):
     y0, saves = varying_like((y0, saves), theta, field.rest)
     operands = (_Static(method, field), y0, theta, saves, (field.rest, tol))
     if dense:
-        rec, out = _record(*operands)
+        rec, out = _record(operands[0], False, *operands[1:])
         return *out, rec
     return *_solve(*operands), None
 
 
-def solve_forwards(method, field: FlatField, y0, saves, tol, dense: bool = False):
-    """The same for forward mode only: the plain loop, which carries its tangents along."""
+def solve_plainly(method, field: FlatField, y0, saves, tol, dense=False, differentiated=False):
+    """The same by the plain loop, for values, or for forward mode only: it carries its tangents along."""
     if dense:
-        rec, ys, valid, state = record(method, field, y0, saves, tol)
+        rec, ys, valid, state = record(method, field, y0, saves, tol, differentiated)
         return ys, valid, counts_of(state), rec
-    ys, valid, state = integrate(method, field, y0, saves, tol)
+    ys, valid, state = integrate(method, field, y0, saves, tol, differentiated)
     return ys, valid, counts_of(state), None
+
+
+def solver_for(derivatives: Derivatives):
+    """Which of the two serves these derivatives."""
+    if derivatives in ("none", "forward"):
+        return functools.partial(solve_plainly, differentiated=derivatives == "forward")
+    return solve_flat
 
 
 def counts_of(state) -> dict:
@@ -118,22 +126,22 @@ def _solve(static, y0, theta, saves, rest):
     return ys, valid, counts_of(state)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _record(static, y0, theta, saves, rest):
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _record(static, differentiated, y0, theta, saves, rest):
     field = static.field(theta, rest[0])
-    rec, ys, valid, state = record(static.method, field, y0, saves, rest[1])
+    rec, ys, valid, state = record(static.method, field, y0, saves, rest[1], differentiated)
     return rec, (ys, valid, counts_of(state))
 
 
-def _record_jvp(static, primals, tangents):
-    rec, out = _record(static, *primals)
+def _record_jvp(static, _, primals, tangents):
+    rec, out = _record(static, True, *primals)
     starts, rows = _tangents(static, primals, tangents, rec, out)
     rec_tangent = eqx.tree_at(lambda r: r.starts, jax.tree.map(_zero, rec), starts)
     return (rec, out), (rec_tangent, (rows, *jax.tree.map(_zero, out[1:])))
 
 
 def _solve_jvp(static, primals, tangents):
-    rec, out = _record(static, *primals)
+    rec, out = _record(static, True, *primals)
     _, rows = _tangents(static, primals, tangents, rec, out)
     return out, (rows, *jax.tree.map(_zero, out[1:]))
 

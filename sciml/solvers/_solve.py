@@ -150,7 +150,7 @@ def solve(
     # As an array a new budget compiles nothing new; Diffrax's loops need a number.
     budget = np.asarray(max_steps) if isinstance(chosen, AbstractMethod) else max_steps
     # With concrete values nobody differentiates, and the plain loop is the cheapest.
-    derivatives = "forward" if eager else "any"
+    derivatives = "none" if eager else "any"
 
     core = _compiled if eager or _is_compiled_alone(fn, y0, args) else solve_core
     options = (rtol, atol, steps, budget, dense, derivatives, adjoint, stops, output)

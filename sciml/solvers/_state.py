@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._compat import varying_like
+from . import _rest
 from ._switching import at_start, Switching
 
 
@@ -57,9 +58,10 @@ class State(eqx.Module):
     signs: Float[Array, " event"] | None = None
     fired: Int[Array, ""] | None = None
     coarse: Float[Array, ""] | None = None
+    probe: _rest.Probe | None = None  # for a solve that is differentiated
 
 
-def blank(method, field, y0: Array, tol: Tolerances) -> State:
+def blank(method, field, y0: Array, tol: Tolerances, differentiated: bool = False) -> State:
     """A state that stands for the one before the first step, until the solve has begun."""
     events = jnp.zeros(len(field.traced.directions), y0.dtype)
     zero, count, events = varying_like(
@@ -78,4 +80,5 @@ def blank(method, field, y0: Array, tol: Tolerances) -> State:
         signs=events if events.size else None,
         fired=count if events.size else None,
         coarse=zero if events.size else None,
+        probe=_rest.at_start(y0, zero) if differentiated else None,
     )

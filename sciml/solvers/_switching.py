@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Int
 
 from ._method import Step
 from ._norms import ratio
+from ._rest import Look
 
 
 NONSTIFF, STIFF = 0, 1
@@ -58,7 +59,9 @@ def at_start(none: Int[Array, ""], h: Float[Array, ""]) -> Switching:
     return Switching(none, none + _PATIENCE, none - 1, h, none)
 
 
-def after_step(switching: Switching, part: int, method, step: Step, scale, h, on, ok) -> Switching:
+def after_step(
+    switching: Switching, part: int, method, step: Step, scale, h, on, ok, rest: Look | None = None
+) -> Switching:
     """Counts one step.
 
     **Arguments:**
@@ -66,12 +69,15 @@ def after_step(switching: Switching, part: int, method, step: Step, scale, h, on
     - `part`, `method`: which tried the step, of size `h`.
     - `scale`: the size of an error of the tolerances, for each number of the state.
     - `on`, `ok`: whether the step was tried, and accepted.
+    - `rest`: of a solve that is differentiated, what is known where the state rests.
     """
     stages, scale, h = jax.lax.stop_gradient((step.stages, scale, h))
     was = switching
     one = jnp.ones((), was.votes.dtype)
     if part == NONSTIFF:
         at_the_limit = _exceeds(method, stages, scale, _AT_THE_LIMIT)
+        if rest is not None:  # differences of stages are rounding errors there
+            at_the_limit = jnp.where(rest.rests, rest.crawls, at_the_limit)
         votes = jnp.maximum(was.votes + jnp.where(at_the_limit, one, -one), 0)
         over = votes >= was.patience
         now = Switching(
