@@ -134,7 +134,6 @@ def test_driven_oscillator(tmp_path):
 
 
 @pytest.mark.slow  # the documentation runs it, too
-@pytest.mark.slow
 def test_influenza(tmp_path):
     out = run("influenza.py", tmp_path)
     aic = {law: float(v) for law, v in re.findall(r"^(\w[\w ]*?) +(\d+\.\d) ", out, re.M)}
@@ -143,7 +142,6 @@ def test_influenza(tmp_path):
 
 
 @pytest.mark.slow  # the documentation runs it, too
-@pytest.mark.slow
 def test_alpha_pinene(tmp_path):
     out = run("alpha_pinene.py", tmp_path)
     assert "RSS 19.8722" in out
@@ -163,7 +161,6 @@ def test_methanol(tmp_path):
 
 
 @pytest.mark.slow  # the documentation runs it, too
-@pytest.mark.slow
 def test_hiv(tmp_path):
     out = run("hiv.py", tmp_path)
     levels, decades, informed = out.split("Fit of Virus")[1:]

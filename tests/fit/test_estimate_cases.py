@@ -18,6 +18,7 @@ class MichaelisMenten(eqx.Module):
         return -self.vmax * y / (self.km + y)
 
 
+@pytest.mark.slow
 def test_michaelis_menten_from_far_away():
     # Case 41: exact data for Vmax = 1.2, Km = 3.
     ys = [
@@ -194,6 +195,7 @@ def hudson_bay(ys, want, noise, rss):
     return result
 
 
+@pytest.mark.slow
 def test_hares_and_lynxes_on_levels():
     result = hudson_bay(None, LYNX_HARE_LEVELS, fit.noise.Normal(), 594.7445607532528)
     assert (result.statistics["data"], result.statistics["dof"]) == (42, 36)

@@ -68,6 +68,7 @@ def test_a_shared_parameter_is_estimated_from_all():
     assert result.problem.size == 14
 
 
+@pytest.mark.slow
 def test_groups():
     data = [series(0.8, 3.0), series(0.8, 3.0, 1), series(0.3, 3.0, 2)]
     per = {"1": "fast", "2": "fast", "3": "slow"}
@@ -131,6 +132,7 @@ def test_doses_covariates_and_inputs_of_their_own():
     np.testing.assert_allclose(fit.estimate(problem).values["k"], truth, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_experiments_may_measure_different_things():
     model = lambda t, y, args: jnp.array([-0.5, -0.2]) * y
     a = fit.Data(T, 3 * np.exp(-0.5 * T), names=["a"])

@@ -15,6 +15,7 @@ from sciml.fit._smooth import smooth
 TS = np.linspace(0.0, 10.0, 101)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_clean_data(name):
     problem, true = hard_fit(name, 601)

@@ -214,6 +214,7 @@ def test_a_given_covariance():
     np.testing.assert_allclose(result.statistics["log likelihood"], law.logpdf(ys[seen]), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_sigma_that_grows_with_the_prediction():
     rng = np.random.default_rng(10)
     ys = MEAN + (0.1 + 0.08 * MEAN) * rng.standard_normal(30)
@@ -261,6 +262,7 @@ class Cauchy(fit.noise.AbstractNoise):
         return s
 
 
+@pytest.mark.slow
 def test_a_law_of_ones_own():
     ys = MEAN + 0.1 * RNG.standard_normal(30)
     ys[4] = 40

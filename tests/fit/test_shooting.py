@@ -16,6 +16,7 @@ def errors(shot):
     return np.sqrt(np.diag(np.linalg.inv(shot.rows.T @ shot.rows)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_clean_data_of_all_states(name):
     problem, true = hard_fit(name, 301)

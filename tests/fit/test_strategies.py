@@ -17,6 +17,7 @@ def test_a_chaotic_system_keeps_what_multiple_shooting_found():
     assert result.statistics["gap between windows"] < 1e-6
 
 
+@pytest.mark.slow
 def test_an_ordinary_one_is_optimised_over_the_whole():
     problem, true = hard_fits.hard_fit("lotka volterra", 301)
     result = fit.estimate(problem, strategy=(fit.Matching(), fit.MultipleShooting(windows=20)))

@@ -8,6 +8,9 @@ import pytest
 from sciml import RESULTS, solvers
 
 
+pytestmark = pytest.mark.slow
+
+
 MINIMISERS = {
     "TrustRegionNewton": solvers.TrustRegionNewton(),
     "NewtonCG": solvers.NewtonCG(),
