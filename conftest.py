@@ -4,9 +4,11 @@ The Python snippets in README.md, in `docs/` and in the docstrings of `sciml/` a
 page (docstrings: file by file), in JAX's default configuration, as a reader would, and in an empty directory.
 """
 
+import gc
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 
 # Before JAX, NumPy and matplotlib are imported, hence before all else; the workers of pytest-xdist inherit them.
@@ -35,6 +37,19 @@ _AS_A_READER = {
 # An error beside a snippet, such as a file that it left open, has no traceback through the snippet. Sybil 10.1 looks
 # for one all the same, and its IndexError ends the whole session.
 _sybils_filter = SybilItem._traceback_filter
+
+
+_MANY_MAPS = 25_000  # of the 65,530 that Linux allows a process; each compiled program takes some
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Forgets compiled programs between files: with too many of them XLA crashes for want of memory maps."""
+    if nextitem is not None and nextitem.path == item.path:
+        return
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > _MANY_MAPS:
+        jax.clear_caches()
+        gc.collect()
 
 
 def _traceback_filter(item: SybilItem, excinfo):
