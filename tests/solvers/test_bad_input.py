@@ -143,7 +143,7 @@ def line(p, args):
         (jnp.ones(2), (jnp.array([0.0, 2.0]), 3.0), ValueError, r"unknown 1 is 1, outside its bounds 2 \.\. 3"),
         (jnp.ones(2), (2.0, 1.0), ValueError, r"bounds of unknown 0 are 2 \.\. 1: swapped or nan"),
         (jnp.ones(2), (0.0, jnp.array([2.0, jnp.nan])), ValueError, r"unknown 1 are 0 \.\. nan: swapped or nan"),
-        (jnp.ones(2), ({"a": 0.0}, 1.0), ValueError, "numbers or structured as `y0`"),
+        (jnp.ones(2), ({"a": 0.0}, 1.0), ValueError, "number or structured as `y0`"),
         (jnp.ones(2, complex), None, TypeError, "real unknowns"),
     ],
 )  # fmt: skip

@@ -31,6 +31,7 @@ def test_it_agrees_with_levenberg_marquardt(loss, bounds):
     np.testing.assert_array_equal(one.active, two.active)
 
 
+@pytest.mark.slow
 def test_ten_thousand_unknowns_in_little_memory():
     n = 10_000
     y0, goal = jnp.zeros(n), data(n)
