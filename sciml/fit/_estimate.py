@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from ._starts import draw, SAMPLERS, screen as best_of
 from ._strategies import approach, as_strategies, prefer_shots
 
 
+_LEVEL = re.compile(r"\.(sigma|size)\b")
 _MANY = 500  # parameters in one array, above which sensitivities cost more than gradients
 
 
@@ -117,7 +119,7 @@ def estimate(
     chosen = _method(problem, method, ftol, xtol, xs.dtype)
     ends = search(problem, xs, chosen, iterations(max_steps), max_time, checkpoint)
     xs = xs[: ends.loss.shape[0]]
-    why = [t or r for t, r in zip(troubles, reasons(problem, xs, ends), strict=False)]
+    why = [r and (t or r) for t, r in zip(troubles, reasons(problem, xs, ends), strict=False)]
     ends, by_shooting = prefer_shots(problem, ends, shots)
     order = np.argsort(np.where(np.isfinite(ends.loss), ends.loss, np.inf), kind="stable")
     sorted_starts = Starts(
@@ -138,13 +140,15 @@ def _method(problem: Problem, method: str | None, ftol, xtol, dtype) -> Any:
     """The optimiser: by default Levenberg-Marquardt on the Fisher information, unless that has no meaning."""
     check_tolerance("ftol", ftol)
     check_tolerance("xtol", xtol)
+    # What the law has besides its level is not seen by the Fisher information.
+    shapes = [s.name for s in problem.slots if s.root == "noise" and not _LEVEL.search(s.name)]
     if method is None:
         longest = max((slot.size for slot in problem.slots), default=0)
-        free = {slot.name for slot in problem.slots if slot.name.startswith("noise.")}
-        shapes = (
-            free - {"noise.sigma", "noise.size"} - {n for n in free if n.startswith("noise.sigma")}
-        )
         method = "lbfgs" if longest > _MANY else "newton" if shapes else "least_squares"
+    if method == "least_squares" and shapes:
+        raise ValueError(
+            f'`method="least_squares"` can\'t estimate {shapes[0]!r}, of which it has no derivatives: use "newton".'
+        )
     if method == "least_squares":
         return _least_squares(ftol, xtol, np.dtype(dtype))
     if method == "newton":

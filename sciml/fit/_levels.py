@@ -111,9 +111,8 @@ def levelled(problem) -> bool:
 def level_is_free(problem) -> bool:
     """Whether the width depends on parameters, so that its logarithm belongs to the loss."""
     laws = laws_of(problem.noise, problem.observables)
-    places = [slot.name for slot in problem.slots] + [tie.slot.name for tie in problem.ties]
-    places += [v.slot.name for v in problem.own]
-    return any(name.startswith("noise") for name in places) or any(
+    places = [*problem.slots, *(tie.slot for tie in problem.ties)]
+    return any(slot.root == "noise" for slot in places) or any(
         callable(law.level) for law, _ in laws
     )
 

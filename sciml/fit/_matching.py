@@ -159,7 +159,7 @@ class Matching(eqx.Module):
 
 @eqx.filter_jit
 def _match(problem: Problem, along: tuple[_Along, ...], max_steps: int) -> tuple[Array, Array]:
-    starts_free = callable(problem.y0) or any(s.name.startswith("y0") for s in problem.slots)
+    starts_free = callable(problem.y0) or any(s.root == "y0" for s in problem.slots)
 
     def residuals(x):
         out = []

@@ -60,6 +60,12 @@ class Slot:
         """The shape of one group's value."""
         return self.shape[1:] if self.labels else self.shape
 
+    @property
+    def root(self) -> str:
+        """The part of the problem in which it lies; a field of the model may be called `y0_scale`."""
+        first = re.split(r"[.\[]", self.name)[0]
+        return first if first in ROOTS[1:] else "model"
+
     def offsets(self, count: int) -> np.ndarray:
         """Where the numbers of an experiment's value lie among those of the slot: a table, one row each."""
         size = int(np.prod(self.inner, dtype=int))

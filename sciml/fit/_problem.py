@@ -452,11 +452,7 @@ class Problem(eqx.Module):
                 own[place] = Varied(slot, value)
             else:
                 leaves[slot.leaf] = put(leaves[slot.leaf], slot, value)
-                if (
-                    slot.element is not None
-                    or place not in own
-                    or not own[place].slot.name.startswith("y0")
-                ):
+                if slot.element is not None or place not in own or own[place].slot.root != "y0":
                     own.pop(place, None)
             free.append((slot, spec))
             values.append(value)

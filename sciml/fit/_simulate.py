@@ -54,8 +54,8 @@ def _start(problem: Problem, local, member: Member, parts: tuple):
         before[0], guess, rest.args, times, rtol, atol, jnp.asarray(problem.solve.max_steps)
     )
     # What is known of the state in this experiment is set now.
-    set_here = [v for v in problem.known if v.slot.name.startswith("y0")]
-    if not set_here:
+    set_here = [v for v in problem.known if v.slot.root == "y0"]
+    if not set_here or callable(problem.y0):
         return sol.value, sol.ok
     leaves = jax.tree.leaves(parts)
     first = len(jax.tree.leaves(parts[0]))

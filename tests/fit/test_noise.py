@@ -270,6 +270,32 @@ def test_a_law_of_ones_own():
     assert result.ok and abs(result.values["observe.k"] - 0.7) < 0.02
 
 
+class Named(eqx.Module):
+    noise_gain: float
+    y0_scale: float
+
+    def __call__(self, t, y, args):
+        return jnp.zeros_like(y)
+
+
+def test_fields_whose_names_begin_like_parts_of_the_problem():
+    """A level that is known stays out of the loss, whatever a parameter of the model is called."""
+    free = {"noise_gain": fit.Free(), "y0_scale": fit.Free()}
+    data = fit.Data([0.0, 1.0], [1.0, 1.0], 0.1)
+    p = fit.Problem(Named(1.0, 1.0), data, y0=jnp.ones(1), free=free, solve=QUICK)
+    assert [slot.root for slot in p.slots] == ["model", "model"]
+    assert fit.loss(p)(p.initial()) == 0
+
+
+def test_least_squares_refuse_what_they_can_not_see():
+    ys = {"a": fit.noise.StudentT(0.1), "b": fit.noise.Normal(0.1)}
+    data = fit.Data([0.0, 1.0], np.ones((2, 2)), names=["a", "b"])
+    free = {"noise['a'].df": fit.Free(1, 50)}
+    p = fit.Problem(Named(1.0, 1.0), data, y0=jnp.ones(2), noise=ys, free=free, solve=QUICK)
+    with pytest.raises(ValueError, match=r"can't estimate .*df"):
+        fit.estimate(p, method="least_squares")
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("ys", "noise", "message"),
