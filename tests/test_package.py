@@ -1,7 +1,11 @@
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+
+_ROOT = Path(__file__).parents[1]
 
 _PROBE = """
 import json, sys
@@ -79,3 +83,36 @@ def test_the_public_names_are_there():
     }.items():  # fmt: skip
         for name in names:
             assert hasattr(package, name), f"{package.__name__}.{name}"
+
+
+def _files(*patterns: str) -> list[Path]:
+    return [file for pattern in patterns for file in sorted(_ROOT.glob(pattern))]
+
+
+def test_references_lead_to_an_entry_of_the_api():
+    pages = "".join(file.read_text(encoding="utf-8") for file in _files("docs/api/*.md"))
+    entries = set(re.findall(r"^:::\s+([\w.]+)", pages, re.M))
+    dangling = {
+        (str(file.relative_to(_ROOT)), name)
+        for file in _files("docs/**/*.md", "sciml/**/*.py", "README.md")
+        for name in re.findall(r"\]\[(sciml(?:\.\w+)*)\]", file.read_text(encoding="utf-8"))
+        # an entry, or something in one: a method of a class
+        if not {name, name.rpartition(".")[0]} & entries
+    }
+    assert not dangling
+
+
+def test_every_public_name_has_an_entry_in_the_api():
+    import sciml
+
+    pages = "".join(file.read_text(encoding="utf-8") for file in _files("docs/api/*.md"))
+    entries = set(re.findall(r"^:::\s+([\w.]+)", pages, re.M))
+    packages = (sciml.fit, sciml.fit.noise, sciml.fit.priors, sciml.nets, sciml.plot, sciml.solvers)
+    for package in packages:
+        public = {
+            f"{package.__name__}.{name}"
+            for name, value in vars(package).items()
+            if not name.startswith("_") and callable(value) and "sciml" in value.__module__
+        }
+        assert public
+        assert not public - entries

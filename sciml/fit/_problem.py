@@ -109,7 +109,7 @@ class Problem(eqx.Module):
     - `observe`: `observe(t, y, args)` -> the observables, shape `(observable,)`; by default the
       numbers of the state in their order, or by name if the state is a dict that has the names of
       the data's columns. A module's arrays can be freed, as `"observe.scale"`.
-    - `noise`: a law from [`fit.noise`][sciml.fit.noise], or a dict of laws by the names of the data's columns; by
+    - `noise`: a law from `fit.noise`, or a dict of laws by the names of the data's columns; by
       default `Normal` with the sigma of the data, or with one common level estimated from the residuals.
     - `solve`: a [`Solve`][sciml.fit.Solve].
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array
 
-from .._compat import is_traced
+from .. import _compat
 
 
 class AbstractPrior(eqx.Module):
@@ -42,7 +42,7 @@ class AbstractPrior(eqx.Module):
 
 def _numbers(**values):
     for name, value in values.items():
-        if is_traced(value):
+        if _compat.is_traced(value):
             continue
         if np.asarray(value).dtype.kind not in "fiu":
             raise TypeError(f"`{name}` must be a number, but got {value!r}.")
@@ -53,7 +53,7 @@ def _numbers(**values):
 def _positive(**values):
     _numbers(**values)
     for name, value in values.items():
-        if not is_traced(value) and not np.all(np.asarray(value) > 0):
+        if not _compat.is_traced(value) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"`{name}` must be positive, but got {value}.")
 
 
@@ -204,7 +204,7 @@ class Uniform(AbstractPrior):
 
     def __check_init__(self):
         _numbers(low=self.low, high=self.high)
-        traced = is_traced(self.low) or is_traced(self.high)
+        traced = _compat.is_traced(self.low) or _compat.is_traced(self.high)
         if not traced and not np.all(np.asarray(self.low) < np.asarray(self.high)):
             raise ValueError(f"`low` must lie below `high`, but got {self.low} and {self.high}.")
 
@@ -256,7 +256,7 @@ class OnLog(AbstractPrior):
                 f"has, but got {self.prior!r}."
             )
         _numbers(base=self.base)
-        if not is_traced(self.base) and not np.all(np.asarray(self.base) > 1):
+        if not _compat.is_traced(self.base) and not np.all(np.asarray(self.base) > 1):
             raise ValueError(f"`base` must be larger than 1, as 10 or e, but got {self.base}.")
 
     def penalty(self, value):
