@@ -17,7 +17,8 @@ from ._intervals import intervals as intervals
 from ._io import load as load, save as save
 from ._matching import Matching as Matching
 from ._predict import predict as predict, Prediction as Prediction
-from ._problem import Problem as Problem, Solve as Solve
+from ._problem import Problem as Problem
 from ._result import Result as Result, Starts as Starts
 from ._shooting import MultipleShooting as MultipleShooting, Shot as Shot
+from ._solving import Solve as Solve
 from ._train import Grow as Grow, train as train

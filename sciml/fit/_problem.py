@@ -12,58 +12,17 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._compat import is_traced
 from .._dtypes import as_state, tolerances
-from ..solvers._checks import check_field, check_method
+from ..solvers._checks import check_field
 from ..solvers._doses import Doses
-from ..solvers._stops import as_stops
-from ._blocks import Member, member_of, stack, widen
+from ._blocks import Member, member_of, stack
 from ._data import Data
-from ._experiment import (
-    as_arrays,
-    as_experiments,
-    Equilibrium,
-    Experiment,
-    start_time,
-    with_fields,
-)
-from ._free import Free, Tied
-from ._levels import check_noise, levelled
-from ._names import find, locate, refuse_overlaps, refuse_shadowing, resolve, Slot
-from ._parameters import (
-    grouped,
-    informative,
-    known_values,
-    labels_of,
-    limits,
-    make_ties,
-    put,
-    put_own,
-    state_of,
-    take,
-    Tie,
-    Varied,
-    varied,
-)
-
-
-class Solve(eqx.Module):
-    """How a problem's differential equation is solved.
-
-    **Arguments:**
-
-    - `method`, `rtol`, `atol`, `steps`, `max_steps`: as in
-      [`solve`][sciml.solvers.solve]. The tolerances are tighter by default, 1e-8 and 1e-10 in
-      double precision, because optimisers need a smooth objective. `Tsit5()` compiles
-      faster than the default, which holds a stiff method as well.
-    """
-
-    method: Any = None
-    rtol: Any = None
-    atol: Any = None
-    steps: int | None = eqx.field(static=True, default=None)
-    max_steps: int = eqx.field(static=True, default=16384)
-
-    def __check_init__(self):
-        check_method(self.method, self.steps, self.max_steps)
+from ._experiment import as_arrays, as_experiments, Equilibrium, with_fields
+from ._freeing import free_fields, freed
+from ._levels import check_noise
+from ._members import find_experiment, initial_states, make_member, trim
+from ._names import find, refuse_overlaps, refuse_shadowing, resolve, Slot
+from ._parameters import known_values, put, put_own, state_of, take, Tie, Varied
+from ._solving import Solve, traced_tolerances
 
 
 class Problem(eqx.Module):
@@ -173,16 +132,16 @@ class Problem(eqx.Module):
         self.rows = tuple(e.data.ts.shape[0] for e in experiments.values())
         noise = check_noise(noise, experiments, self.observables)
         solve = Solve() if solve is None else solve
-        self.solve = _traced_tolerances(solve)
+        self.solve = traced_tolerances(solve)
         self.y0 = as_arrays(y0) if callable(y0) else as_state(y0)[0]
         self.model, self.noise, self.observe = as_arrays((model, noise, observe))
         defaults = {"args": args, "doses": doses, "t0": t0}
         members = [
-            _member(i, name, e, defaults, side, self.observables)
+            make_member(i, name, e, defaults, side, self.observables)
             for i, (name, e) in enumerate(experiments.items())
         ]
         self.blocks = stack(members)
-        self.own = self._initial_states(experiments)
+        self.own = initial_states(self, experiments)
         values = [e.values for e in experiments.values()]
         at_rest = [
             e.y0.values if isinstance(e.y0, Equilibrium) else {} for e in experiments.values()
@@ -194,7 +153,7 @@ class Problem(eqx.Module):
         tolerances(solve.rtol, solve.atol, self.dtype, default=(1e-8, 1e-10))
         if isinstance(free, dict):
             refuse_shadowing(self.model)
-        for name, value in self._free_fields(resolve(self.parts(), free)).items():
+        for name, value in free_fields(self, resolve(self.parts(), free)).items():
             setattr(self, name, value)
 
     def parts(self) -> tuple:
@@ -236,41 +195,12 @@ class Problem(eqx.Module):
 
     def data_of(self, experiment: str | None = None) -> Data:
         """The data of one experiment, without padding."""
-        return _trim(self.member(experiment).data, self.rows[self.number(experiment)])
+        return trim(self.member(experiment).data, self.rows[self.number(experiment)])
 
     def model_of(self, experiment: str | None = None) -> Any:
         """The model with the values of one experiment."""
         i = self.number(experiment)
         return self.parts_in(i, self.local(self.initial(), i))[0]
-
-    def _initial_states(self, experiments: dict[str, Experiment]) -> tuple[Varied, ...]:
-        """The initial states that experiments have of their own."""
-        given = {
-            name: None if e.y0 is None or isinstance(e.y0, Equilibrium) else e.y0
-            for name, e in experiments.items()
-        }
-        if all(y0 is None for y0 in given.values()):
-            return ()
-        if callable(self.y0):
-            raise ValueError(
-                "`y0` is a function of the model and `args`: tell experiments apart by their `args`, not "
-                "by a `y0` of their own."
-            )
-        columns = []
-        for name, y0 in given.items():
-            state = None if y0 is None else as_state(y0)[0]
-            shapes = lambda tree: jax.tree.map(jnp.shape, tree)
-            if state is not None and shapes(state) != shapes(self.y0):
-                raise ValueError(
-                    f"`y0` of experiment {name!r} must have the structure and shapes of the problem's, "
-                    f"{shapes(self.y0)}, but has {shapes(state)}."
-                )
-            columns.append(None if state is None else jax.tree.leaves(state))
-        slots = locate(self.parts(), "y0")
-        return tuple(
-            varied(slot, [None if c is None else c[k] for c in columns], list(experiments))
-            for k, slot in enumerate(slots)
-        )
 
     def _check_shapes(self):
         """What the model makes of the state must match the data."""
@@ -403,9 +333,9 @@ class Problem(eqx.Module):
     def fix(self, *names: str) -> "Problem":
         """The same problem with these parameters fixed at their current values."""
         gone = {slot.name for name in names for slot in find(self.slots, name)}
-        kept = [pair for pair in self._found() if pair[0].name not in gone]
+        kept = [pair for pair in freed(self) if pair[0].name not in gone]
         fixed = (*self.fixed_since, *(name for name in names if name not in self.fixed_since))
-        return with_fields(self, fixed_since=fixed, **self._free_fields(kept))
+        return with_fields(self, fixed_since=fixed, **free_fields(self, kept))
 
     def free(self, more: Any) -> "Problem":
         """The same problem with further parameters freed, or freed anew; `more` as in `Problem`."""
@@ -413,81 +343,9 @@ class Problem(eqx.Module):
             refuse_shadowing(self.model)
         new = resolve(self.parts(), more)
         renewed = {slot.name for slot, _ in new}
-        old = [pair for pair in self._found() if pair[0].name not in renewed]
+        old = [pair for pair in freed(self) if pair[0].name not in renewed]
         refuse_overlaps([slot for slot, _ in old + new])
-        return with_fields(self, **self._free_fields(old + new))
-
-    def _found(self) -> list[tuple[Slot, Any]]:
-        rows = zip(self.slots, self.bounds, self.priors, strict=True)
-        free = [(s, Free(*pair, scale=s.scale, prior=prior)) for s, pair, prior in rows]
-        return free + [(tie.slot, tie) for tie in self.ties]
-
-    def _free_fields(self, found: list[tuple[Slot, Any]]) -> dict[str, Any]:
-        """The fields of a problem that follow from what is free."""
-        parts = self.parts()
-        leaves, treedef = jax.tree.flatten(parts)
-        own = {(v.slot.leaf, v.slot.element): v for v in self.own}
-        known = {(v.slot.leaf, v.slot.element): v.slot.groups for v in self.known}
-        free, values = [], []
-        for slot, spec in ((s, f) for s, f in found if isinstance(f, Free)):
-            place = (slot.leaf, slot.element)
-            taken = known.get(place, (-1,) * len(self.experiments))
-            labels = None if slot.labels else labels_of(slot, spec, list(self.experiments))
-            if min(taken) >= 0:
-                raise ValueError(
-                    f"{slot.name!r} is free, but `values` of the experiments give it in each of them."
-                )
-            if labels is not None:
-                slot = grouped(
-                    slot, [None if k >= 0 else v for k, v in zip(taken, labels, strict=True)]
-                )
-                value = self._first_values(slot)
-            elif slot.labels:
-                value = own[place].value
-            else:
-                value = take(leaves[slot.leaf], slot)
-            if spec.init is not None:
-                value = _broadcast_init(slot, spec.init, value)
-            if slot.labels:
-                own[place] = Varied(slot, value)
-            else:
-                leaves[slot.leaf] = put(leaves[slot.leaf], slot, value)
-                if slot.element is not None or place not in own or own[place].slot.root != "y0":
-                    own.pop(place, None)
-            free.append((slot, spec))
-            values.append(value)
-        model, y0, noise, observe = jax.tree.unflatten(treedef, leaves)
-        tied = [(s, t) for s, t in found if isinstance(t, Tied)]
-        ties = (*(t for _, t in found if isinstance(t, Tie)), *make_ties(parts, tied))
-        priors = tuple(as_arrays(spec.prior) for _, spec in free)
-        if not levelled(self) and any(informative(p) for p in priors):
-            raise ValueError(
-                "A prior needs to know how noisy the data are, to be weighed against them: give "
-                "`sigma` in the data, or `noise=fit.noise.Normal(sigma=…)`, whose sigma can be freed "
-                "as 'noise.sigma'."
-            )
-        return {
-            "model": model,
-            "y0": y0,
-            "noise": noise,
-            "observe": observe,
-            "own": tuple(own.values()),
-            "ties": ties,
-            "priors": priors,
-            "slots": tuple(slot for slot, _ in free),
-            **limits(free, values),
-        }
-
-    def _first_values(self, slot: Slot) -> Array:
-        """What each group of experiments has now: the value in its first one."""
-        firsts = [slot.groups.index(g) for g in range(len(slot.labels))]
-        inner = Slot(slot.name, slot.leaf, slot.element, slot.inner, slot.scale)
-        x = self.initial() if self.slots else jnp.zeros(0)
-        values = []
-        for i in firsts:
-            leaves = jax.tree.leaves(self.parts_in(i, self.local(x, i)))
-            values.append(take(leaves[slot.leaf], inner))
-        return jnp.stack(values)
+        return with_fields(self, **free_fields(self, old + new))
 
     def __repr__(self) -> str:
         names = ", ".join(s.name for s in self.slots) or "nothing"
@@ -500,64 +358,7 @@ class Problem(eqx.Module):
         return f"Problem({type(self.model).__name__} on {data}, free: {names})"
 
 
-def find_experiment(names: tuple[str, ...], experiment: Any) -> int:
-    from ._hints import did_you_mean
-
-    if experiment is None or str(experiment) not in names:
-        what = "Which" if experiment is None else f"There is no experiment {experiment!r}. Which"
-        hint = "" if experiment is None else did_you_mean(str(experiment), list(names))
-        shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-        raise ValueError(f"{what} `experiment`?{hint} There are: {shown}.")
-    return names.index(str(experiment))
-
-
 def check_problem(problem) -> None:
     if not isinstance(problem, Problem):
         hint = " Did you mean `result.problem`?" if hasattr(problem, "problem") else ""
         raise TypeError(f"This takes a `fit.Problem`, but got a {type(problem).__name__}.{hint}")
-
-
-def _member(i: int, name: str, e: Experiment, defaults: dict, side: str, observables) -> Member:
-    where = f" of experiment {name!r}" if name else ""
-    own = {k: defaults[k] if getattr(e, k) is None else getattr(e, k) for k in defaults}
-    t0 = start_time(own["t0"], e.data, where)
-    span = jnp.stack([t0, e.data.ts[-1].astype(t0.dtype)])
-    stops = as_stops((), own["doses"], None, side, 1, span)
-    args = as_arrays(own["args"])
-    rest = e.y0 if isinstance(e.y0, Equilibrium) else None
-    if rest is not None:
-        at_rest = args if rest.args is None else as_arrays(rest.args)
-        time = lambda t: jnp.asarray(t, t0.dtype)
-        rest = Equilibrium(at_rest, {}, time(rest.t), time(rest.max_time))
-    return Member(jnp.asarray(i), widen(e.data, observables), t0, args, stops, rest)
-
-
-def _trim(data: Data, rows: int) -> Data:
-    if data.ts.shape[0] == rows:
-        return data
-    cut = lambda x: None if x is None else x[:rows]
-    whitener = data.whitener
-    if whitener is not None and whitener.shape[0] == 1:
-        size = rows * data.ys.shape[1]
-        whitener = whitener[:, :size, :size]
-    else:
-        whitener = cut(whitener)
-    fields = {k: cut(getattr(data, k)) for k in ("ts", "ys", "seen", "sigma", "censored")}
-    return with_fields(data, **fields, whitener=whitener)
-
-
-def _broadcast_init(slot: Slot, init: Any, like: Array) -> Array:
-    if isinstance(init, dict) and slot.labels:
-        init = np.stack([np.broadcast_to(init[label], slot.inner) for label in slot.labels])
-    value = jnp.asarray(init, like.dtype)
-    if value.shape not in ((), slot.inner, slot.shape):
-        raise ValueError(
-            f"{slot.name!r} has shape {slot.shape}, but a value of {value.shape} came."
-        )
-    return jnp.broadcast_to(value, slot.shape)
-
-
-def _traced_tolerances(options: Solve) -> Solve:
-    """Tolerances as arrays, so that another one compiles nothing new."""
-    rtol, atol = as_arrays((options.rtol, options.atol))
-    return Solve(options.method, rtol, atol, options.steps, options.max_steps)

@@ -14,9 +14,10 @@ from .._checks import integer_at_least
 from ._conclude import by_name, describe_problem
 from ._experiment import with_fields
 from ._likelihood import loss_at
-from ._problem import check_problem, Problem, Solve
+from ._problem import check_problem, Problem
 from ._progress import progress
 from ._result import Result, Starts
+from ._solving import Solve
 
 
 _CHUNK = 100  # steps compiled into one program, between two ticks of the bar
