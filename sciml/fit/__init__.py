@@ -12,13 +12,16 @@ from ._describe import describe as describe
 from ._estimate import estimate as estimate
 from ._experiment import Equilibrium as Equilibrium, Experiment as Experiment
 from ._free import Free as Free, Tied as Tied
+from ._grow import Grow as Grow
 from ._horizon import GrowingHorizon as GrowingHorizon
 from ._intervals import intervals as intervals
 from ._io import load as load, save as save
 from ._matching import Matching as Matching
+from ._phases import Phase as Phase
 from ._predict import predict as predict, Prediction as Prediction
 from ._problem import Problem as Problem
 from ._result import Result as Result, Starts as Starts
 from ._shooting import MultipleShooting as MultipleShooting, Shot as Shot
 from ._solving import Solve as Solve
-from ._train import Grow as Grow, train as train
+from ._train import train as train
+from ._training import Progress as Progress, Trained as Trained

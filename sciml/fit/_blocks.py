@@ -49,15 +49,16 @@ def stack(members: list[Member]) -> tuple[Member, ...]:
     return tuple(_joined(block) for block in blocks)
 
 
-def over(block: Member, fn: Callable[..., Any], *more: Array) -> Any:
-    """`fn` of each member and of its part of `more`, stacked."""
+def over(block: Member, fn: Callable[..., Any], *more: Array, together: bool = False) -> Any:
+    """`fn` of each member and of its part of `more`, stacked; `together` if none has to wait for another."""
     arrays, static = eqx.partition((block, *more), eqx.is_array)
     one = lambda a: fn(*eqx.combine(a, static))
     if block.count == 1:
         out = one(jax.tree.map(lambda x: x[0], arrays))
         return jax.tree.map(lambda x: x[None], out)
     # On a CPU members in lockstep would all wait for the slowest.
-    return jax.lax.map(one, arrays) if jax.default_backend() == "cpu" else jax.vmap(one)(arrays)
+    alone = jax.default_backend() == "cpu" and not together
+    return jax.lax.map(one, arrays) if alone else jax.vmap(one)(arrays)
 
 
 def member_of(block: Member, i: int) -> Member:

@@ -201,6 +201,8 @@ def loss_at(
     parts = []
     for k, block in enumerate(problem.blocks):
         rows = jnp.ones(block.data.ts.shape, bool) if chosen is None else chosen[k]
-        parts.append(over(block, one, rows))
+        # On fixed steps all take as many.
+        together = problem.solve.steps is not None and block.rest is None
+        parts.append(over(block, one, rows, together=together))
     total, fine, count = (jnp.concatenate(p) for p in zip(*parts, strict=True))
     return jnp.sum(total), prior_terms(problem, x)[0], jnp.all(fine), jnp.sum(count)

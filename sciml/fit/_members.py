@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from .._dtypes import as_state
 from ..solvers._stops import as_stops
-from ._blocks import Member, widen
+from ._blocks import Member, stack, widen
 from ._data import Data
 from ._experiment import as_arrays, Equilibrium, Experiment, start_time, with_fields
 from ._hints import did_you_mean
@@ -28,6 +28,29 @@ def make_member(i: int, name: str, e: Experiment, defaults: dict, side: str, obs
         time = lambda t: jnp.asarray(t, t0.dtype)
         rest = Equilibrium(at_rest, {}, time(rest.t), time(rest.max_time))
     return Member(jnp.asarray(i), widen(e.data, observables), t0, args, stops, rest)
+
+
+def on_other_data(problem: Any, data: Data) -> Any:
+    """The same problem with other data of its only experiment."""
+    if len(problem.experiments) > 1 or set(data.names) != set(problem.observables):
+        raise ValueError(
+            f"These data ({', '.join(data.names)}) must have the columns of the problem's only experiment, but it has "
+            f"{len(problem.experiments)} with {', '.join(problem.observables)}. State a `fit.Problem` with them."
+        )
+    member = problem.member()
+    if member.stops.doses or member.stops.events:
+        raise ValueError(
+            "With doses, state a `fit.Problem` with these data and doses of their own."
+        )
+    if float(data.ts[0]) < float(member.t0):
+        raise ValueError(
+            f"These data begin at {float(data.ts[0]):g}, before the problem, at {float(member.t0):g}."
+        )
+    data = widen(data, problem.observables)
+    span = jnp.stack([member.t0, data.ts[-1].astype(member.t0.dtype)])
+    stops = as_stops((), None, None, "before", 1, span)
+    member = with_fields(member, data=data, stops=stops)
+    return with_fields(problem, blocks=stack([member]), rows=(data.ts.shape[0],))
 
 
 def trim(data: Data, rows: int) -> Data:

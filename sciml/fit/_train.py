@@ -1,66 +1,59 @@
-"""Training by gradients, with any Optax optimiser."""
+"""Training by gradients: the verb."""
 
 import math
+from collections.abc import Callable, Iterator
+from os import PathLike
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array
 
 from .._checks import integer_at_least
+from ._checkpoints import mark_of, Store
 from ._conclude import by_name, describe_problem
+from ._data import Data
+from ._descending import Options
 from ._experiment import with_fields
-from ._likelihood import loss_at
-from ._problem import check_problem, Problem
-from ._progress import progress
+from ._grow import Grow
+from ._loss_goal import as_items, LossGoal, positional, trainable_filter
+from ._members import on_other_data
+from ._phases import as_phases, Phase
+from ._problem import Problem
+from ._problem_goal import for_training, join, mean_loss, ProblemGoal, split
 from ._result import Result, Starts
-from ._solving import Solve
-
-
-_CHUNK = 100  # steps compiled into one program, between two ticks of the bar
-
-
-class Grow(eqx.Module):
-    """A horizon that grows: the share of the time span that is fitted, from `start` to `stop`.
-
-    Long horizons from random weights tend to end in a flat line, since early errors swamp the
-    late ones' gradient. The horizon grows linearly and has reached `stop` by half of the steps.
-
-    **Arguments:**
-
-    - `start`, `stop`: shares of the span between `t0` and the last time, in (0, 1].
-    """
-
-    start: float = 0.2
-    stop: float = 1.0
-
-    def __check_init__(self):
-        if not 0 < self.start <= self.stop <= 1:
-            raise ValueError(
-                f"`Grow` needs 0 < start <= stop <= 1, but got {self.start} and {self.stop}."
-            )
-
-    def share(self, progress: Array) -> Array:
-        """The share at `progress` between 0 and 1 of the training."""
-        return self.start + (self.stop - self.start) * jnp.minimum(2 * progress, 1.0)
+from ._strategies import as_strategies
+from ._training import Course, Rules, run, Trained
 
 
 def train(
-    problem: Problem,
-    optimiser: optax.GradientTransformation,
+    target: Problem | Callable,
+    optimiser: Any,
     *,
-    steps: int,
+    steps: int | None = None,
+    model: Any = None,
+    data: Any = None,
     key: Any = None,
-    horizon: Grow | None = Grow(0.2, 1.0),
     batch: int | None = None,
-) -> Result:
-    """Trains the free parameters by gradient descent, for models with networks inside.
+    horizon: Grow | None = Grow(0.2, 1.0),
+    strategy: Any = None,
+    balance: bool = True,
+    steer: float = 0.0,
+    weights: dict[str, Any] | None = None,
+    trainable: Any = None,
+    compute: Any = None,
+    ema: float | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    min_delta: float = 0.0,
+    every: int = 100,
+    callbacks: Any = (),
+    checkpoint: str | PathLike | None = None,
+) -> Result | Trained:
+    """Trains by gradient descent: the free parameters of a problem, or a model on any loss.
 
-    The optimiser sees the mean loss per measured value, and the parameters as a dict by name, on
-    their scales. A step whose solve fails or whose gradient is not finite is rejected and counted.
+    A step after which the loss or its gradient is not finite is taken back, and half of it is tried, then a quarter.
     The best parameters are kept, not the last. For a few physical parameters use `fit.estimate`,
     which is faster and gives error bars; the two can be chained.
 
@@ -87,188 +80,288 @@ def train(
         free={"net": fit.Free()},
         solve=fit.Solve(steps=2),
     )
-    result = fit.train(problem, optax.adam(1e-2), steps=200, key=jax.random.key(1))
+    result = fit.train(problem, optax.adam(1e-2), steps=200)
     assert result.model.rate == 1.0 and result.loss < 0.1
+    ```
+
+    Any other loss is `loss(model, batch, key)`, or with fewer arguments, and gives a number or a dict of named
+    terms:
+
+    ```python
+    def loss(model, batch):
+        x, y = batch
+        return jnp.mean((jax.vmap(model)(x) - y) ** 2)
+
+
+    x = jnp.linspace(-1.0, 1.0, 64)[:, None]
+    net = nets.MLP(1, 1, width=8, depth=1, key=jax.random.key(0))
+    trained = fit.train(
+        loss,
+        optax.adam(1e-2),
+        steps=300,
+        model=net,
+        data=(x, x**2),
+        batch=16,
+        key=jax.random.key(1),
+    )
+    assert loss(trained.model, (x, x**2)) < 0.05
     ```
 
     **Arguments:**
 
-    - `problem`: a [`Problem`][sciml.fit.Problem]. Unless its `solve` says otherwise, tolerances are
-      1e-6 and 1e-8 here; `fit.Solve(steps=…)` is often the fastest choice.
-    - `optimiser`: any Optax optimiser or chain.
-    - `steps`: how many updates.
-    - `key`: a JAX random key; needed for `batch`, otherwise training is deterministic.
-    - `horizon`: a [`Grow`][sciml.fit.Grow], or `None` for the whole span from the start.
-    - `batch`: how many of the rows of all experiments, drawn anew each step, enter the loss; by default all.
+    - `target`: a [`Problem`][sciml.fit.Problem], whose tolerances are 1e-6 and 1e-8 here unless its `solve` says
+      otherwise (`fit.Solve(steps=…)` is often the fastest choice); or a loss.
+    - `optimiser`: any Optax optimiser, chain or schedule (of a problem it sees the mean loss per measured value, and
+      the parameters as a dict by name, on their scales); a method of [`minimise`][sciml.solvers.minimise]; or a list
+      of [`Phase`][sciml.fit.Phase].
+    - `steps`: how many updates; `None` if the phases say it.
+    - `key`: a JAX random key; needed for `batch`, `steer` and losses that draw at random.
+    - `batch`: of a problem, how many of its experiments enter a step, or if it has one, how many of its rows; of
+      other data, how many items. By default all. Each epoch takes them in an order of its own, which depends on
+      `key` alone.
+    - `ema`: return an exponential moving average of the parameters, with this decay, say 0.999.
+    - `validation`: what decides which parameters are the best and when to stop: of a problem a
+      [`Data`][sciml.fit.Data] or another `Problem` with the same free parameters; of a loss, items like `data`, or
+      a function of the model.
+    - `patience`: stop after so many looks without an improvement by more than `min_delta`.
+    - `every`: steps between two looks at the validation, the callbacks and the checkpoint.
+    - `callbacks`: functions of a [`Progress`][sciml.fit.Progress]; one that returns `True` stops.
+    - `checkpoint`: a file that holds all that is needed to go on: called again with the same arguments, or
+      more steps, training goes on from there, bit for bit as if it had not been interrupted.
+
+    Of problems only:
+
+    - `horizon`: a [`Grow`][sciml.fit.Grow], or `None` for the whole span from the start; in the first phase.
+    - `strategy`: what brings the parameters nearer before, as in [`estimate`][sciml.fit.estimate]:
+      [`Matching`][sciml.fit.Matching] to smoothed data, [`MultipleShooting`][sciml.fit.MultipleShooting].
+    - `balance`: count several observables without a known sigma in units of how much each varies.
+    - `steer`: in [0, 1], shifts times at random by up to this share of half the gaps between them, which keeps the
+      dynamics smooth (Ghosh et al. 2020).
+
+    Of losses only:
+
+    - `model`: a pytree, such as an Equinox module. `trainable`: which of it is trained: a filter such as
+      `eqx.is_inexact_array` (the default), a pytree of bools, or `where(model)` as in `eqx.tree_at`. The
+      rest stays as it is, under weight decay too.
+    - `data`: a pytree of arrays with a leading axis of items; or an iterator of batches; or `None`.
+    - `weights`: of the named terms, numbers or functions of the step.
+    - `compute`: a dtype, say `"bfloat16"`, in which model and batch enter the loss. Parameters, gradients and the
+      optimiser keep theirs.
 
     **Returns:**
 
-    A [`Result`][sciml.fit.Result] without error bars, whose `history` is the mean loss by step.
+    A [`Result`][sciml.fit.Result] without error bars, whose `history` is the mean loss by step; or, of a loss, a
+    [`Trained`][sciml.fit.Trained].
 
     **Raises:**
 
-    `RuntimeError` if no step on the final horizon could be evaluated.
+    `RuntimeError` if no step on the final horizon could be evaluated; `ValueError`, `TypeError` for arguments that
+    don't fit together.
+
+    **Reference:** A. Ghosh, H. S. Behl, E. Dupont, P. H. S. Torr, V. Namboodiri, *STEER: simple temporal
+    regularization for neural ODEs*, NeurIPS 2020, arXiv 2006.10711.
     """
-    steps = integer_at_least("steps", steps)
-    if not isinstance(optimiser, optax.GradientTransformation):
-        raise TypeError(f"`optimiser` must be an Optax optimiser, but got {optimiser!r}.")
-    check_problem(problem)
+    phases = as_phases(optimiser, steps)
+    callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    if patience is not None:
+        integer_at_least("patience", patience)
+    if ema is not None and not 0 < ema < 1:
+        raise ValueError(f"`ema` must lie between 0 and 1, but is {ema}.")
+    integer_at_least("every", every)
+    if batch is not None:
+        integer_at_least("batch", batch)
+        _need(key, "batch")
+    if steer:
+        _need(key, "steer")
+    of_losses = {
+        "model": model,
+        "data": data,
+        "weights": weights,
+        "trainable": trainable,
+        "compute": compute,
+    }
+    if isinstance(target, Problem):
+        given = [name for name, value in of_losses.items() if value is not None]
+        if given:
+            raise TypeError(
+                f"`{given[0]}` is for a loss of your own; a `Problem` has its own model and data."
+            )
+        goal, params, seen = _problem_goal(
+            target, strategy, horizon, batch, balance, steer, validation
+        )
+        rules = Rules(every, patience, min_delta, Options(ema, None, None), callbacks)
+        store = _store(checkpoint, target, phases, batch, ema)
+        model_of = lambda params: target.at(join(target, params)).model
+        course = run(goal, phases, params, None, _or_zero(key), rules, store, model_of)
+        return _result(target, goal.problem, course, sum(p.steps for p in phases), seen)
+    if not callable(target):
+        raise TypeError(
+            f"`train` takes a `fit.Problem` or a loss `loss(model, batch, key)`, but got a {type(target).__name__}."
+        )
+    return _on_loss(
+        target,
+        phases,
+        key,
+        batch,
+        ema,
+        every,
+        patience,
+        min_delta,
+        callbacks,
+        checkpoint,
+        validation,
+        **of_losses,
+    )
+
+
+def _need(key: Any, what: str) -> None:
+    if key is None:
+        raise ValueError(f"`{what}` draws at random: pass `key=jax.random.key(0)`.")
+
+
+def _or_zero(key: Any) -> Any:
+    return jax.random.key(0) if key is None else key
+
+
+def _store(checkpoint: Any, start: Any, phases: list[Phase], batch: Any, ema: Any) -> Store | None:
+    if checkpoint is None:
+        return None
+    optimisers = [str(jax.tree.structure(p.optimiser)) for p in phases if p.second_order]
+    marks = (start, np.asarray([-1 if v is None else v for v in (batch, ema)]))
+    return Store(checkpoint, mark_of(*marks) + "".join(optimisers))
+
+
+def _problem_goal(problem, strategy, horizon, batch, balance, steer, validation):
     if not problem.slots:
         raise ValueError("Nothing is free in this problem: name parameters in `free`.")
-    if batch is not None:
-        batch = min(integer_at_least("batch", batch), sum(problem.rows))
-        if key is None:
-            raise ValueError("`batch` draws at random: pass `key=jax.random.key(0)`.")
-    key = jax.random.key(0) if key is None else key
+    if not 0 <= steer <= 1:
+        raise ValueError(f"`steer` must lie between 0 and 1, but is {steer}.")
+    if horizon is not None and not isinstance(horizon, Grow):
+        raise TypeError(f"`horizon` must be a `fit.Grow(…)` or `None`, but got {horizon!r}.")
+    for s in as_strategies(strategy):
+        problem = problem.at(s.start(problem))
     horizon = Grow(1.0, 1.0) if horizon is None else horizon
-    working = _looser(problem)
-
+    working = for_training(problem, balance)
+    held = None if validation is None else _held_out(problem, working, validation)
+    if batch is not None:
+        count = len(problem.experiments)
+        batch = min(batch, count if count > 1 else problem.rows[0])
     x = problem.initial()
-    start = x
-    params = _split(problem, x)
-    # The start is the first to beat, so that no training returns something worse.
-    begun, begun_ok = _full_loss(working, x)
-    best = (jnp.where(begun_ok, begun, jnp.inf), params)
-    state = (params, optimiser.init(params), best)
-    chunks = math.ceil(steps / _CHUNK)
-    size = math.ceil(steps / chunks)
-    history, good = [], []
-    with progress(steps, "steps") as tick:
-        for i in range(chunks):
-            first = jnp.asarray(i * size)
-            state, (losses, ok) = _chunk(
-                working, state, optimiser, horizon, key, first, jnp.asarray(steps), size, batch
+    goal = ProblemGoal(working, held, horizon, batch, float(steer))
+    return goal, split(problem, x), x
+
+
+def _held_out(problem: Problem, working: Problem, validation: Any) -> Problem:
+    if isinstance(validation, Problem):
+        names = lambda p: [(s.name, s.shape, s.scale) for s in p.slots]
+        if names(validation) != names(problem):
+            raise ValueError(
+                "`validation` must have the same free parameters as the problem: "
+                f"{', '.join(s.name for s in problem.slots)}."
             )
-            if batch is not None:  # the batches' losses can't be compared: look at all data
-                state = _keep_best(working, state)
-            kept = min(size, steps - i * size)
-            history.append(np.asarray(losses)[:kept])
-            good.append(np.asarray(ok)[:kept])
-            tick(kept, f"loss {float(losses[kept - 1]):.3g}")
-    (last, _, (best_loss, best_params)) = state
-    # The last update has not been looked at yet.
-    final, final_ok = _full_loss(working, _join(working, last))
-    if bool(final_ok) and bool(final < best_loss):
-        best_loss, best_params = final, last
-    rejected = int(np.sum(~np.concatenate(good)))
-    if not np.isfinite(best_loss) or rejected == steps:
+        return with_fields(validation, noise=working.noise, solve=working.solve)
+    if not isinstance(validation, Data):
+        raise TypeError(
+            f"`validation` must be a `fit.Data` or a `fit.Problem`, but got a {type(validation).__name__}."
+        )
+    return with_fields(on_other_data(problem, validation), noise=working.noise, solve=working.solve)
+
+
+def _result(problem: Problem, working: Problem, course: Course, steps: int, x0: Any) -> Result:
+    log = course.log
+    rejected = int(np.sum(~log.accepted))
+    done = log.loss.shape[0]
+    x = join(problem, course.best)
+    loss, ok = mean_loss(with_fields(problem, solve=working.solve), split(problem, x))
+    if not np.isfinite(course.loss) or rejected == done or not bool(ok):
         raise RuntimeError(
-            f"Training failed: {rejected} of {steps} steps were rejected because the solve or its "
+            f"Training failed: {rejected} of {done} steps were rejected because the solve or its "
             "gradient was not finite, and no other parameters solve the whole span. Lower the "
             "learning rate, let the horizon grow from a smaller share, or start from weights nearer "
             "to zero."
         )
-    x = _join(problem, best_params)
-    message = "" if not rejected else f"{rejected} of {steps} steps were rejected (solve failed)"
-    loss = float(best_loss) * problem.size
+    message = f"best of {done} steps"
+    if rejected:
+        message = f"{rejected} of {done} steps were rejected (solve failed)"
+    if course.ended:
+        message = f"{course.ended}; {message}"
+    total = float(loss) * problem.size
     n = x.shape[0]
+    extra: dict[str, Any] = {"rejected steps": rejected}
+    if log.looks.shape[0]:
+        extra["validation loss"] = course.loss
     return Result(
-        ok=True,
-        message=message or f"best of {steps} steps",
+        ok="rejected" not in course.ended,
+        message=message,
         problem=problem.at(x),
-        loss=loss,
-        starts=Starts(np.array([loss]), np.array([True]), ("",), np.asarray(x)[None]),
-        history=np.concatenate(history),
-        statistics=describe_problem(working, np.zeros(n, int)) | {"rejected steps": rejected},
-        initial=by_name(problem, start),
+        loss=total,
+        starts=Starts(np.array([total]), np.array([True]), ("",), np.asarray(x)[None]),
+        history=log.loss,
+        statistics=describe_problem(working, np.zeros(n, int)) | extra,
+        initial=by_name(problem, x0),
         active=np.zeros(n, int),
         verb="train",
         uncertainty=None,
     )
 
 
-def _looser(problem: Problem) -> Problem:
-    """Training needs no more digits than its loss has."""
-    old = problem.solve
-    rtol = 1e-6 if old.rtol is None else old.rtol
-    atol = 1e-8 if old.atol is None else old.atol
-    if problem.lower.dtype.itemsize < 8:
-        rtol, atol = old.rtol, old.atol  # single precision has its own defaults
-    return with_fields(problem, solve=Solve(old.method, rtol, atol, old.steps, old.max_steps))
-
-
-def _split(problem: Problem, x: Array) -> dict[str, Array]:
-    """The flat parameters by name, on their scales."""
-    out, start = {}, 0
-    for slot in problem.slots:
-        out[slot.name] = x[start : start + slot.size].reshape(slot.shape)
-        start += slot.size
-    return out
-
-
-def _join(problem: Problem, params: dict[str, Array]) -> Array:
-    """The inverse of `_split`, by name: JAX sorts the keys of a dict."""
-    return jnp.concatenate([jnp.ravel(params[slot.name]) for slot in problem.slots])
-
-
-def _mean_loss(problem: Problem, params: dict[str, Array], share: Array, chosen):
-    """The loss per value of the rows `chosen`, up to a share of the span."""
-    x = _join(problem, params)
-    data, prior, ok, count = loss_at(problem, x, "reverse", share, chosen)
-    # A prior weighs the same against each value, however many are in sight.
-    size = _size(problem).astype(data.dtype)
-    return data / jnp.maximum(count, 1).astype(data.dtype) + prior / size, ok
-
-
-def _size(problem: Problem) -> Array:
-    return sum((jnp.sum(block.data.seen) for block in problem.blocks), jnp.zeros((), int))
-
-
-def _some_rows(problem: Problem, key: Array, batch: int) -> list[Array]:
-    """Which rows of each block are in a batch; padding is in none."""
-    real = []
-    for block in problem.blocks:
-        rows = jnp.asarray(problem.rows)[block.index]
-        real.append(jnp.arange(block.data.ts.shape[1])[None] < rows[:, None])
-    every = jnp.concatenate([r.ravel() for r in real])
-    lot = jnp.where(every, jax.random.permutation(key, every.shape[0]), every.shape[0])
-    picked = (jnp.argsort(jnp.argsort(lot)) < batch) & every
-    cuts = np.cumsum([r.size for r in real])[:-1]
-    parts = jnp.split(picked, cuts)
-    return [p.reshape(r.shape) for p, r in zip(parts, real, strict=True)]
-
-
-@eqx.filter_jit
-def _chunk(problem, state, optimiser, horizon, key, first, steps, size: int, batch):
-    low, high = _split(problem, problem.lower), _split(problem, problem.upper)
-    dtype = problem.blocks[0].data.ts.dtype
-
-    def step(state, i):
-        params, opt_state, (best_loss, best_params) = state
-        share = horizon.share(i / jnp.maximum(steps - 1, 1)).astype(dtype)
-        chosen = None
+def _on_loss(
+    loss, phases, key, batch, ema, every, patience, min_delta, callbacks, checkpoint, validation,
+    *, model, data, weights, trainable, compute,
+) -> Trained:  # fmt: skip
+    if model is None:
+        raise ValueError("Which model is trained? Pass `model=`.")
+    takes = positional(loss)
+    if takes == 3:
+        _need(key, "key")
+    if takes < 2 and data is not None:
+        raise ValueError(
+            "There are `data`, but the loss takes the model alone: `loss(model, batch)`."
+        )
+    if takes >= 2 and data is None and takes != 3:
+        raise ValueError("The loss takes a batch: pass `data=`, or write it as `loss(model)`.")
+    params, rest = eqx.partition(model, trainable_filter(model, trainable))
+    if not jax.tree.leaves(params):
+        raise ValueError(
+            "Nothing of the model is trained: it has no floating-point arrays that are `trainable`."
+        )
+    items = None
+    if batch is not None and data is not None and not isinstance(data, Iterator):
+        data, items = as_items(data)
+        if batch > items:
+            raise ValueError(f"`batch={batch}` is more than the {items} items of `data`.")
+    elif isinstance(data, Iterator):
         if batch is not None:
-            chosen = _some_rows(problem, jax.random.fold_in(key, i), batch)
-        (loss, ok), grads = jax.value_and_grad(
-            lambda p: _mean_loss(problem, p, share, chosen), has_aux=True
-        )(params)
-        finite = jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(grads)]).all()
-        ok = ok & jnp.isfinite(loss) & finite
-        with jax.numpy_dtype_promotion("standard"):  # Optax mixes counts and floats
-            updates, new_opt = optimiser.update(grads, opt_state, params)
-        moved = jax.tree.map(jnp.clip, optax.apply_updates(params, updates), low, high)
-        whole = jnp.asarray(batch is None) & (share >= 1)
-        better = ok & whole & (loss < best_loss)
-        pick = lambda c, a, b: jax.tree.map(lambda u, v: jnp.where(c, u, v), a, b)
-        best = (jnp.where(better, loss, best_loss), pick(better, params, best_params))
-        return (pick(ok, moved, params), pick(ok, new_opt, opt_state), best), (loss, ok)
-
-    def guarded(state, i):
-        nothing = (jnp.asarray(jnp.nan, problem.lower.dtype), jnp.asarray(True))
-        return jax.lax.cond(i < steps, step, lambda state, i: (state, nothing), state, i)
-
-    return jax.lax.scan(guarded, state, first + jnp.arange(size))
-
-
-@eqx.filter_jit
-def _full_loss(problem: Problem, x: Array):
-    data, prior, ok, count = loss_at(problem, x, "forward")
-    total = data + prior
-    ok = ok & jnp.isfinite(total)
-    return jnp.where(ok, total, jnp.inf) / count.astype(total.dtype), ok
-
-
-def _keep_best(problem: Problem, state):
-    params, opt_state, best = state
-    loss, ok = _full_loss(problem, _join(problem, params))
-    return params, opt_state, ((loss, params) if bool(ok & (loss < best[0])) else best)
+            raise ValueError("An iterator gives batches of its own: leave out `batch`.")
+        if any(p.second_order for p in phases):
+            raise ValueError("A method of `minimise` needs all data at once, not an iterator.")
+    else:
+        data = jax.tree.map(jnp.asarray, data)
+    dtype = None if compute is None else jnp.dtype(compute)
+    on_all = batch is None and not isinstance(data, Iterator)
+    if validation is not None and not callable(validation):
+        validation = jax.tree.map(jnp.asarray, validation)
+    goal = LossGoal(loss, rest, weights or {}, dtype, takes, on_all, validation)
+    rules = Rules(
+        every, patience, min_delta, Options(ema, items, batch if items else None), callbacks
+    )
+    start = (params, data) if not isinstance(data, Iterator) else params
+    store = _store(checkpoint, start, phases, batch, ema)
+    course = run(goal, phases, params, data, _or_zero(key), rules, store, goal.model)
+    log = course.log
+    if log.accepted.size and not log.accepted.any():
+        raise RuntimeError(
+            f"Training failed: in none of {log.loss.shape[0]} steps were the loss and its gradient finite. Look at "
+            "the loss at the start."
+        )
+    finite = math.isfinite(course.loss)
+    return Trained(
+        model=goal.model(course.best),
+        last=goal.model(course.last),
+        loss=course.loss if finite else math.nan,
+        history={"loss": log.loss} | log.terms,
+        validation=log.looks,
+        steps=log.loss.shape[0],
+        rejected=int(np.sum(~log.accepted)),
+        message=course.ended or f"{log.loss.shape[0]} steps",
+    )

@@ -263,4 +263,4 @@ misuse = [
 def test_misuse(kwargs, error, message):
     kwargs = {"problem": problem(), "optimiser": ADAM, "steps": 5} | kwargs
     with pytest.raises(error, match=message):
-        fit.train(**kwargs)
+        fit.train(kwargs.pop("problem"), **kwargs)

@@ -1,0 +1,41 @@
+"""What training minimises, as the loop sees it."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array
+
+
+class Seen(eqx.Module):
+    """A loss at some parameters.
+
+    - `terms`: its parts by name, before they are weighed. `ok`: whether every solve went well.
+    - `comparable`: whether it is on all data, so that it may be held against others.
+    """
+
+    terms: dict[str, Array]
+    ok: Array
+    comparable: Array
+
+
+class AbstractGoal(eqx.Module):
+    """A loss to be minimised over a pytree of parameters."""
+
+    @abc.abstractmethod
+    def loss(
+        self, params: Any, batch: Any, key: Any, step: Array, steps: Array
+    ) -> tuple[Array, Seen]:
+        """The loss at one step of all."""
+
+    @abc.abstractmethod
+    def whole(self, params: Any, key: Any) -> tuple[Array, Array] | None:
+        """The loss on all data and whether it can be trusted; `None` if nobody can tell."""
+
+    @abc.abstractmethod
+    def project(self, params: Any) -> Any:
+        """The nearest parameters within bounds."""
+
+    @abc.abstractmethod
+    def settled(self, step: int, steps: int) -> bool:
+        """Whether the loss means the same from now on."""

@@ -1,0 +1,167 @@
+"""Training of a problem: its mean loss, up to a horizon, on all of it or some."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ._blocks import Member
+from ._experiment import with_fields
+from ._goal import AbstractGoal, Seen
+from ._laws import Normal
+from ._levels import laws_of, levelled
+from ._likelihood import loss_at
+from ._problem import Problem
+from ._solving import Solve
+
+
+class ProblemGoal(AbstractGoal):
+    """The mean loss per measured value, over parameters by name on their scales.
+
+    - `validation`: the same problem on other data.
+    - `batch`: how many experiments enter a step, of one experiment how many rows.
+    - `steer`: by which share of the gaps between them times of the data are shifted at random.
+    """
+
+    problem: Problem
+    validation: Problem | None
+    horizon: Any
+    batch: int | None = eqx.field(static=True)
+    steer: float = eqx.field(static=True)
+
+    def loss(self, params, batch, key, step, steps):
+        problem, size = self.problem, self.batch
+        dtype = problem.blocks[0].data.ts.dtype
+        share = self.horizon.share(step / jnp.maximum(steps - 1, 1)).astype(dtype)
+        chosen = None
+        if size is not None and len(problem.experiments) > 1:
+            problem = with_fields(problem, blocks=_some_experiments(problem, key, step, size))
+        elif size is not None:
+            chosen = _some_rows(problem, jax.random.fold_in(key, step), size)
+        if self.steer:
+            lots = jax.random.fold_in(jax.random.fold_in(key, step), 1)
+            problem = with_fields(problem, blocks=_shifted(problem, lots, self.steer))
+        loss, ok = _mean(problem, self.problem, params, share, chosen)
+        all_alike = size is None and not self.steer and self.validation is None
+        return loss, Seen({}, ok, jnp.asarray(all_alike) & (share >= 1))
+
+    def whole(self, params, key):
+        return mean_loss(self.problem if self.validation is None else self.validation, params)
+
+    def settled(self, step, steps):
+        return bool(self.horizon.share(jnp.asarray(step / steps)) >= self.horizon.stop)
+
+    def project(self, params):
+        low, high = split(self.problem, self.problem.lower), split(self.problem, self.problem.upper)
+        return jax.tree.map(jnp.clip, params, low, high)
+
+
+@eqx.filter_jit
+def mean_loss(problem: Problem, params: dict[str, Array]) -> tuple[Array, Array]:
+    """The loss per value on all data, infinite if a solve fails, and whether none does."""
+    data, prior, ok, count = loss_at(problem, join(problem, params), "forward")
+    total = data + prior
+    ok = ok & jnp.isfinite(total)
+    return jnp.where(ok, total, jnp.inf) / count.astype(total.dtype), ok
+
+
+def _mean(problem: Problem, every: Problem, params, share, chosen):
+    """The loss per value of what is in sight of `every` experiment."""
+    data, prior, ok, count = loss_at(problem, join(problem, params), "reverse", share, chosen)
+    # A prior weighs the same against each value, however many are in sight.
+    size = sum((jnp.sum(block.data.seen) for block in every.blocks), jnp.zeros((), int))
+    return data / jnp.maximum(count, 1).astype(data.dtype) + prior / size.astype(data.dtype), ok
+
+
+def split(problem: Problem, x: Array) -> dict[str, Array]:
+    """The flat parameters by name, on their scales."""
+    out, start = {}, 0
+    for slot in problem.slots:
+        out[slot.name] = x[start : start + slot.size].reshape(slot.shape)
+        start += slot.size
+    return out
+
+
+def join(problem: Problem, params: dict[str, Array]) -> Array:
+    """The inverse of `split`, by name: JAX sorts the keys of a dict."""
+    return jnp.concatenate([jnp.ravel(params[slot.name]) for slot in problem.slots])
+
+
+def for_training(problem: Problem, balance: bool) -> Problem:
+    """The problem as training looks at it.
+
+    Training needs no more digits than its loss has; and observables of different sizes, if nobody said how exact
+    they are, count in units of how much they vary.
+    """
+    old = problem.solve
+    rtol = 1e-6 if old.rtol is None else old.rtol
+    atol = 1e-8 if old.atol is None else old.atol
+    if problem.lower.dtype.itemsize < 8:
+        rtol, atol = old.rtol, old.atol  # single precision has its own defaults
+    solve = Solve(old.method, rtol, atol, old.steps, old.max_steps)
+    problem = with_fields(problem, solve=solve)
+    laws = [law for law, _ in laws_of(problem.noise, problem.observables)]
+    plain = all(type(law) is Normal for law in laws) and not levelled(problem)
+    if balance and plain and len(problem.observables) > 1:
+        size = _spread(problem)
+        return with_fields(problem, noise=Normal(jnp.asarray(size, problem.dtype)))
+    return problem
+
+
+def _spread(problem: Problem) -> np.ndarray:
+    """The standard deviation of each observable over all experiments."""
+    ys, seen = (
+        np.concatenate([np.reshape(v, (-1, len(problem.observables))) for v in parts])
+        for parts in (
+            [np.asarray(b.data.ys) for b in problem.blocks],
+            [np.asarray(b.data.seen) for b in problem.blocks],
+        )
+    )
+    size = np.array([np.std(y[s]) if s.any() else 1.0 for y, s in zip(ys.T, seen.T, strict=True)])
+    return np.where(size > 1e-6 * np.max(size, initial=0.0), size, 1.0)
+
+
+def _some_experiments(problem: Problem, key, step, size: int) -> tuple[Member, ...]:
+    """The experiments of one step: in each epoch all of a block come once, in an order drawn anew."""
+    total = len(problem.experiments)
+    out = []
+    for k, block in enumerate(problem.blocks):
+        few = min(max(1, round(size * block.count / total)), block.count)
+        per_epoch = block.count // few
+        lots = jax.random.fold_in(jax.random.fold_in(key, k), step // per_epoch)
+        order = jax.random.permutation(lots, block.count)
+        at = jax.lax.dynamic_slice(order, ((step % per_epoch) * few,), (few,))
+        arrays, static = eqx.partition(block, eqx.is_array)
+        out.append(eqx.combine(jax.tree.map(lambda x, at=at: x[at], arrays), static))
+    return tuple(out)
+
+
+def _some_rows(problem: Problem, key: Array, batch: int) -> list[Array]:
+    """Which rows of the experiment are in a batch; padding is in none."""
+    real = []
+    for block in problem.blocks:
+        rows = jnp.asarray(problem.rows)[block.index]
+        real.append(jnp.arange(block.data.ts.shape[1])[None] < rows[:, None])
+    every = jnp.concatenate([r.ravel() for r in real])
+    lot = jnp.where(every, jax.random.permutation(key, every.shape[0]), every.shape[0])
+    picked = (jnp.argsort(jnp.argsort(lot)) < batch) & every
+    cuts = np.cumsum([r.size for r in real])[:-1]
+    parts = jnp.split(picked, cuts)
+    return [p.reshape(r.shape) for p, r in zip(parts, real, strict=True)]
+
+
+def _shifted(problem: Problem, key, share: float) -> tuple[Member, ...]:
+    """Experiments whose times, but for the first, are shifted by up to half of `share` of the gap before them."""
+    out = []
+    for k, block in enumerate(problem.blocks):
+        ts = block.data.ts
+        before = jnp.diff(ts, axis=1, prepend=ts[:, :1])
+        after = jnp.diff(ts, axis=1, append=ts[:, -1:])
+        room = jnp.minimum(before, jnp.where(after > 0, after, before)) / 2
+        lot = jax.random.uniform(jax.random.fold_in(key, k), ts.shape, ts.dtype, -1, 1)
+        data = with_fields(block.data, ts=ts + share * lot * room)
+        out.append(with_fields(block, data=data))
+    return tuple(out)
