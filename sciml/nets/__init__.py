@@ -4,5 +4,6 @@ from ._activations import rbf as rbf
 from ._fourier_features import FourierFeatures as FourierFeatures
 from ._hamiltonian_nn import HamiltonianNN as HamiltonianNN
 from ._mlp import MLP as MLP
+from ._neural_cde import NeuralCDE as NeuralCDE
 from ._neural_ode import NeuralODE as NeuralODE
 from ._siren import SIREN as SIREN
