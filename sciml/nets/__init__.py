@@ -1,6 +1,7 @@
 """Neural networks for vector fields, as plain Equinox modules."""
 
 from ._activations import rbf as rbf
+from ._augmented_ode import AugmentedODE as AugmentedODE
 from ._fourier_features import FourierFeatures as FourierFeatures
 from ._hamiltonian_nn import HamiltonianNN as HamiltonianNN
 from ._mlp import MLP as MLP
