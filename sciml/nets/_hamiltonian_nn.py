@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .._checks import integer_at_least
 from ._mlp import MLP
+from ._pair import pair
 
 
 class HamiltonianNN(eqx.Module):
@@ -99,7 +100,7 @@ class HamiltonianNN(eqx.Module):
         The pair `(dq/dt, dp/dt)`.
         """
         del t, args
-        q, p = _pair(y, self.size, "(q, p)", "momenta")
+        q, p = pair(y, self.size, "(q, p)", "momenta")
         by_q, by_p = jax.grad(self.energy, argnums=(0, 1))(q, p)
         if self.friction is None:
             return by_p, -by_q
@@ -126,20 +127,3 @@ class HamiltonianNN(eqx.Module):
         field = jax.vmap(lambda q, p: self(None, (q, p)))
         got_q, got_p = field(q, p)
         return (jnp.mean((got_q - dq) ** 2) + jnp.mean((got_p - dp) ** 2)) / 2
-
-
-def _pair(y: Any, size: int, state: str, second: str) -> tuple[Array, Array]:
-    """The state taken apart, or a message."""
-    if not isinstance(y, tuple | list) or len(y) != 2:
-        raise ValueError(
-            f"The state must be a pair `{state}` of positions and {second}, each of shape ({size},), "
-            f"but is {jax.tree.map(jnp.shape, y)}. Split a vector: `(y[:{size}], y[{size}:])`."
-        )
-    for x in y:
-        if jnp.shape(x) != (size,):
-            raise ValueError(
-                f"The state must be a pair `{state}` of positions and {second}, each of shape "
-                f"({size},), but got shapes {jnp.shape(y[0])} and {jnp.shape(y[1])}. For a batch "
-                "use `jax.vmap`."
-            )
-    return y[0], y[1]
