@@ -9,4 +9,5 @@ from ._latent_ode import LatentODE as LatentODE
 from ._mlp import MLP as MLP
 from ._neural_cde import NeuralCDE as NeuralCDE
 from ._neural_ode import NeuralODE as NeuralODE
+from ._scaled import Scaled as Scaled
 from ._siren import SIREN as SIREN

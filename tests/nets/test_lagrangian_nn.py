@@ -89,7 +89,7 @@ def test_it_learns_a_pendulum(train):
     q, v = 2 * jax.random.uniform(jax.random.key(1), (2, 128, 1), minval=-1.0)
     a = -jnp.sin(q)
     loss = lambda net, key: net.loss(q, v, a)
-    net, value = train(lnn(1, width=16, angles=True), loss, optax.adam(1e-2), 600)
+    _, value = train(lnn(1, width=16, angles=True), loss, optax.adam(1e-2), 600)
     assert value < 1e-3
     assert np.mean(a**2) > 0.4
 
