@@ -9,5 +9,6 @@ from ._latent_ode import LatentODE as LatentODE
 from ._mlp import MLP as MLP
 from ._neural_cde import NeuralCDE as NeuralCDE
 from ._neural_ode import NeuralODE as NeuralODE
+from ._neural_sde import NeuralSDE as NeuralSDE
 from ._scaled import Scaled as Scaled
 from ._siren import SIREN as SIREN
