@@ -220,7 +220,8 @@ class LatentODE(eqx.Module):
         missing = jnp.isnan(ys)
         misfit = (jnp.where(missing, 0, ys) - self.decode(z, ts, throw=throw)) / self.noise
         each = misfit**2 / 2 + jnp.log(jnp.asarray(self.noise, misfit.dtype))
+        divergence = jnp.sum((mean**2 + std**2 - 1) / 2 - jnp.log(std))
         return {
             "reconstruction": jnp.sum(jnp.where(missing, 0, each)),
-            "kl": kl_weight * jnp.sum((mean**2 + std**2 - 1) / 2 - jnp.log(std)),
+            "kl": jnp.asarray(kl_weight).astype(mean.dtype) * divergence,
         }

@@ -19,8 +19,9 @@ class NeuralSDE(eqx.Module):
     For what is random by itself, and not only measured with noise. Each component has a Brownian motion of its
     own (diagonal noise). Steps are fixed; the solvers are Diffrax's, since the library's own solve ordinary
     equations. How to train it: by simulation against moments or distributions of the data, or, as the posterior of a
-    latent SDE, by `divergence`. Do not minimise the squared distance between trajectories and data: that only teaches it to
-    have no noise. Without reason for noise in the dynamics take a [`NeuralODE`][sciml.nets.NeuralODE].
+    latent SDE, by `divergence`. Do not minimise the squared distance between trajectories and data: that only
+    teaches it to have no noise. Without reason for noise in the dynamics take a
+    [`NeuralODE`][sciml.nets.NeuralODE].
 
     ```python
     import jax, jax.numpy as jnp
@@ -149,7 +150,7 @@ class NeuralSDE(eqx.Module):
     def _noise(self, t, y):
         return self.floor + jax.nn.softplus(self._told(self.diffusion)(t, y))
 
-    def _solve(self, drift, noise, y0, ts, key, throw: bool):
+    def _solve(self, drift, noise, y0, ts, key, throw: bool) -> Array:
         if jnp.ndim(ts) != 1 or jnp.shape(ts)[0] < 2:
             raise ValueError(
                 f"`ts` must be a vector of at least two times, but has shape {jnp.shape(ts)}."
@@ -175,6 +176,7 @@ class NeuralSDE(eqx.Module):
             saveat=diffrax.SaveAt(ts=ts), stepsize_controller=diffrax.StepTo(nodes),
             max_steps=nodes.shape[0], throw=throw,
         )  # fmt: skip
+        assert isinstance(sol.ys, jax.Array)
         return sol.ys
 
 
