@@ -85,7 +85,7 @@ model = nets.LagrangianNN(2, width=width, depth=3, angles=True, dtype=jnp.float3
 
 
 def train(model, data, steps, batch, key):
-    rate = optax.warmup_cosine_decay_schedule(0.0, 3e-3, steps // 20, steps, end_value=1e-6)
+    rate = optax.warmup_cosine_decay_schedule(0.0, 1e-2, steps // 20, steps, end_value=1e-6)
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
     state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
 

@@ -54,7 +54,8 @@ class NeuralCDE(eqx.Module):
     - `time`: whether time is a channel of the path. Without it the output does not depend on how fast
       the path is run through, nor on the times at all; that is seldom meant, and warned of.
     - `path`: how the measurements are joined: `"hermite"`, cubics with backward differences, smooth enough for
-      adaptive steps, or `"linear"`. Both look ahead by one measurement, and where one is missing by more.
+      adaptive steps, or `"linear"`. With both, what is read at the time of a measurement depends on those up to
+      there only; where one is missing, on the next one as well.
     - `method`, `rtol`, `atol`, `steps`, `max_steps`: as in [`solve`][sciml.solvers.solve]. By default one
       step of `RK4` from each measurement to the next, for training many times as fast as adaptive steps. For
       those pass `steps=None` and a method. Our own methods step exactly onto the measurements, Diffrax's do not.

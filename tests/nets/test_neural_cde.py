@@ -60,7 +60,7 @@ def test_diffraxs_methods():
     np.testing.assert_allclose(net(TS, XS[0]), cde(**ADAPTIVE)(TS, XS[0]), rtol=1e-5)
 
 
-def test_the_path_is_causal_but_for_one_measurement():
+def test_outputs_depend_on_what_was_measured_up_to_there():
     net = eqx.filter_jit(cde().evolve)
     changed = XS[0].at[4].add(1.0)
     same = np.all(net(TS, XS[0]) == net(TS, changed), axis=1)
