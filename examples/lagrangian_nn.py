@@ -4,6 +4,10 @@ The momenta of a double pendulum mix its velocities with its angles, so who has 
 and accelerations can't use a Hamiltonian network. A Lagrangian network needs no momenta: it learns a function
 L(q, v), from which the accelerations follow, and with them an energy that stays. Cranmer, Greydanus, Hoyer,
 Battaglia, Spergel and Ho, *Lagrangian neural networks*, 2020, arXiv 2003.04630.
+
+The energy of forty trajectories is wrong by 0.38 % of the greatest potential energy after 100 s (0.43 % in the
+authors' notebook, with a network of 600 units in four layers), by 0.45 % on average over that time. Training takes
+five minutes on a processor with two cores.
 """
 
 # %%

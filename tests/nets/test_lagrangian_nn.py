@@ -16,7 +16,11 @@ def lnn(size=2, key=KEY, **kwargs):
     return nets.LagrangianNN(size, key=key, **{"width": 8, "depth": 2} | kwargs)
 
 
-@pytest.mark.parametrize("options", [{"angles": True}, {"init": "cranmer"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"angles": True}, pytest.param({"init": "cranmer"}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_battery(battery, options):
     q, v = jax.random.normal(jax.random.key(1), (2, 3, 2))
     make = lambda key, dtype: lnn(key=key, dtype=dtype, **options)

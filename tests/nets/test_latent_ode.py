@@ -20,7 +20,7 @@ def latent_ode(key=KEY, dtype=None, **kwargs):
     return nets.LatentODE(2, key=key, dtype=dtype, **sizes | kwargs)
 
 
-@pytest.mark.parametrize("encoder", ["gru", "ode-rnn"])
+@pytest.mark.parametrize("encoder", ["gru", pytest.param("ode-rnn", marks=pytest.mark.slow)])
 def test_battery(battery, encoder):
     def call(model, ys):
         ts = TS.astype(ys.dtype)

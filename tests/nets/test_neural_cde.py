@@ -24,7 +24,7 @@ def cde(key=KEY, **kwargs):
 ADAPTIVE = {"method": solvers.Tsit5(), "steps": None, "rtol": 1e-8, "atol": 1e-10}
 
 
-@pytest.mark.parametrize("path", ["hermite", "linear"])
+@pytest.mark.parametrize("path", ["hermite", pytest.param("linear", marks=pytest.mark.slow)])
 def test_battery(battery, path):
     make = lambda key, dtype: cde(key, dtype=dtype, path=path)
     battery(make, lambda net, x: net.evolve(TS.astype(x.dtype), x), GAPS)

@@ -15,7 +15,7 @@ def mlp(key=KEY, dtype=None, sizes=(2, 2)):
     return nets.MLP(*sizes, width=8, depth=1, dtype=dtype, key=key)
 
 
-@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("log", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_battery(battery, log):
     def make(key, dtype):
         return nets.Scaled(mlp(key, dtype), y_scale=SCALE, t_scale=50.0, log=log)
