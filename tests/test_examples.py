@@ -62,6 +62,42 @@ def test_ude(tmp_path):
     assert "best of 50 steps" in out and "largest error of the learnt term" in out
 
 
+@pytest.mark.slow
+def test_hamiltonian_nn(tmp_path):
+    out = run("hamiltonian_nn.py", tmp_path)
+    rows = re.findall(
+        r"^(spring|pendulum|two bodies), (plain|Hamiltonian) +(\S+) +(\S+) ", out, re.M
+    )
+    assert len(rows) == 6  # hardly trained: the errors say nothing
+    assert [paper for _, kind, _, paper in rows if kind == "Hamiltonian"] == [
+        "3.84e-04", "2.49e-02", "3.88e-05",
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_neural_cde(tmp_path):
+    out = run("neural_cde.py", tmp_path)
+    loss, accuracy = re.search(
+        r"20 steps: loss (\S+), accuracy on other spirals (\S+)", out
+    ).groups()
+    assert float(loss) < 1 and 0.4 < float(accuracy) <= 1
+    assert "with three in ten points lost" in out
+
+
+@pytest.mark.slow
+def test_latent_ode(tmp_path):
+    out = run("latent_ode.py", tmp_path)
+    first, last = numbers(out.split("loss")[1])[:2]
+    assert last < first  # after five steps
+    assert "root mean square error up to t = 3" in out
+
+
+@pytest.mark.slow
+def test_lagrangian_nn(tmp_path):
+    out = run("lagrangian_nn.py", tmp_path)
+    assert "solved: 4 of 4" in out and "energy error at the end: mean" in out
+
+
 def test_every_example_is_tested():
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     for script in EXAMPLES.glob("*.py"):
@@ -90,6 +126,7 @@ def test_the_readme_shows_the_first_fit():
 
 NARRATED = (
     "hare_lynx", "ude", "neural_ode", "influenza", "alpha_pinene", "methanol", "hiv", "theophylline",
+    "hamiltonian_nn", "neural_cde", "latent_ode", "lagrangian_nn",
 )  # fmt: skip
 
 

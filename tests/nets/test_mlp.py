@@ -2,6 +2,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sciml import nets
@@ -52,6 +53,62 @@ def test_the_scale_multiplies_the_last_layer():
     np.testing.assert_allclose(small(x), 0.01 * np.asarray(net(x)), rtol=1e-12)
     np.testing.assert_array_equal(small.layers[0].weight, net.layers[0].weight)
     np.testing.assert_array_equal(mlp(scale=0.0)(x), np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bound": 2.0, "activation": jax.nn.softplus},
+        {"bound": jnp.array(2.0), "residual": True, "depth": 3},
+        {"init": jax.nn.initializers.orthogonal(), "activation": nets.rbf},
+    ],
+    ids=str,
+)
+def test_battery(battery, options):
+    xs = jax.random.normal(jax.random.key(1), (3, 2))
+    battery(lambda key, dtype: mlp(key=key, dtype=dtype, **options), lambda net, x: net(x), xs)
+
+
+def test_bounds():
+    x = jnp.array([30.0, -70.0])
+    free, fixed, learnt = mlp(), mlp(bound=0.5), mlp(bound=jnp.array(0.5))
+    for net in (fixed, learnt):
+        np.testing.assert_allclose(net(x), 0.5 * np.tanh(np.asarray(free(x))), rtol=1e-12)
+    assert len(jax.tree.leaves(eqx.filter(fixed, eqx.is_array))) == 6
+    gradient = eqx.filter_grad(lambda net: jnp.sum(net(x)))(learnt)
+    np.testing.assert_allclose(gradient.bound, jnp.sum(jnp.tanh(free(x))), rtol=1e-12)
+    assert mlp(bound=jnp.array(0.5), dtype=jnp.float32).bound.dtype == jnp.float32
+
+
+def test_residual_layers_add_to_their_input():
+    plain, deep = mlp(depth=3), mlp(depth=3, residual=True)
+    x = jnp.array([0.3, -0.7])
+    y = jnp.tanh(plain.layers[0](x))
+    for layer in plain.layers[1:3]:
+        y = y + jnp.tanh(layer(y))
+    np.testing.assert_allclose(deep(x), plain.layers[3](y), rtol=1e-12)
+
+
+def test_initialisers():
+    net = mlp(5, 5, init=jax.nn.initializers.orthogonal())
+    for layer in net.layers:
+        np.testing.assert_allclose(layer.weight @ layer.weight.T, np.eye(5), atol=1e-12)
+        assert np.all(layer.bias == 0)
+    wide = mlp(400, 3, width=300, depth=1, init=jax.nn.initializers.lecun_normal())
+    got = [jnp.std(layer.weight) for layer in wide.layers]
+    np.testing.assert_allclose(got, [400**-0.5, 300**-0.5], rtol=0.1)
+
+
+def test_rbf():
+    np.testing.assert_allclose(nets.rbf(jnp.array([0.0, 1.0, -2.0])), np.exp([0.0, -1.0, -4.0]))
+
+
+def test_it_learns_a_curve(train):
+    x = jnp.linspace(-1.0, 1.0, 33)[:, None]
+    loss = lambda net, key: jnp.mean((jax.vmap(net)(x) - jnp.sin(4 * x)) ** 2)
+    net = mlp(1, 1, width=16, depth=3, residual=True, bound=jnp.array(2.0), activation=nets.rbf)
+    net, value = train(net, loss, optax.adam(1e-2), 300)
+    assert value < 1e-3
 
 
 def test_dtypes():
@@ -113,6 +170,14 @@ def test_bad_sizes(name, value, least):
         match=f"`{name}` must be (a positive integer|an integer of at least {least}), but got",
     ):
         mlp(**sizes)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_options():
+    with pytest.raises(ValueError, match="`bound` must be positive, but got 0"):
+        mlp(bound=0)
+    with pytest.raises(TypeError, match=r"`activation` must be a function .* but is a str"):
+        mlp(activation="tanh")
 
 
 def test_inputs_have_one_dimension():

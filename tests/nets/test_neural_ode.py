@@ -1,3 +1,4 @@
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,37 @@ def test_time_may_be_an_input():
     np.testing.assert_allclose(model(Y0, TS), want.ys, rtol=1e-12)
     assert np.any(model(Y0, TS) != model(Y0, TS + 1.0))
     np.testing.assert_allclose(fixed()(Y0, TS), fixed()(Y0, TS + 1.0), rtol=1e-12)
+
+
+def test_inputs_and_constants_are_told_to_the_net():
+    u = solvers.Input(jnp.array([0.5, 0.9]), jnp.array([[1.0], [-1.0]]), kind="zoh")
+    net = nets.MLP(5, 2, width=4, depth=1, key=jax.random.key(1))
+    model = fixed(net, time=True)
+    got = model(Y0, TS, {"u": u, "x": 0.3})
+    told = lambda t, y, u: net(jnp.concatenate([y, t[None], u(t), jnp.array([0.3])]))
+    want = solvers.solve(told, Y0, TS, u, method=solvers.RK4(), steps=10).ys
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+
+    # Each trajectory with an input of its own.
+    values = jnp.array([[[1.0], [-1.0]], [[0.0], [2.0]]])
+    many = lambda v: model(Y0, TS, (solvers.Input(u.times, v, kind="zoh"), 0.3))
+    batch = eqx.filter_jit(jax.vmap(many))(values)
+    np.testing.assert_allclose(batch[0], got, rtol=1e-12)
+    assert np.any(batch[1, 1:] != batch[0, 1:])
+
+
+@pytest.mark.parametrize("method", [diffrax.Tsit5(), diffrax.Kvaerno5()], ids=str)
+def test_diffraxs_methods(method):
+    model = nets.NeuralODE(NET, method=method, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model(Y0, TS), fixed()(Y0, TS), rtol=1e-6)
+
+
+def test_each_trajectory_may_have_times_of_its_own():
+    y0s = jnp.stack([Y0, -Y0])
+    tss = jnp.stack([TS, 2 * TS])
+    batch = eqx.filter_jit(eqx.filter_vmap(fixed()))(y0s, tss)
+    for y0, ts, ys in zip(y0s, tss, batch, strict=True):
+        np.testing.assert_allclose(ys, fixed()(y0, ts), rtol=1e-12)
 
 
 def test_gradients_and_batches():
