@@ -80,7 +80,7 @@ def by_second_order(
     if isinstance(goal, ProblemGoal):
         problem = goal.problem
         if isinstance(method, LevenbergMarquardt):  # laws and priors have a part that is no square
-            method = with_fields(method, extra=True)
+            method = with_fields(method, extra=True, geodesic=False)
         ends = search(problem, join(problem, params)[None], method, steps, None, None)
         losses = ends.history[0][jnp.isfinite(ends.history[0])]
         return split(problem, jnp.asarray(ends.x[0])), losses / problem.size
