@@ -41,10 +41,3 @@ def pytest_collection_modifyitems(config, items):
     files = {name.split("::")[0] for name in collected}
     if gone := sorted(name for name in listed - collected if name.split("::")[0] in files):
         raise pytest.UsageError(f"tests/slow.txt lists tests that do not exist: {', '.join(gone)}")
-
-
-def pytest_make_parametrize_id(val):
-    """Keyword arguments as ids, with functions by their names: a `repr` has addresses, which differ between workers."""
-    if not isinstance(val, dict):
-        return None
-    return ",".join(f"{name}={getattr(value, '__name__', value)}" for name, value in val.items())

@@ -70,7 +70,7 @@ def test_a_tiny_fit():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"batch": 8}, {"batch": 8, "ema": 0.9}, {"fn": noisy}], ids=str
+    "options", [{}, {"batch": 8}, {"batch": 8, "ema": 0.9}, {"fn": noisy}], ids=",".join
 )
 def test_ten_and_ten_steps_are_twenty(options, tmp_path):
     kwargs = {"key": KEY, "validation": DATA} | options

@@ -18,7 +18,7 @@ def hnn(size=1, key=KEY, **kwargs):
 @pytest.mark.parametrize(
     "options",
     [{}, {"separable": True}, {"dissipative": True, "activation": jax.nn.softplus}],
-    ids=str,
+    ids=",".join,
 )
 def test_battery(battery, options):
     q, p = jax.random.normal(jax.random.key(1), (2, 3, 2))

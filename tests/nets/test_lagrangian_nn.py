@@ -19,7 +19,7 @@ def lnn(size=2, key=KEY, **kwargs):
 @pytest.mark.parametrize(
     "options",
     [{"angles": True}, pytest.param({"init": "cranmer"}, marks=pytest.mark.slow)],
-    ids=str,
+    ids=",".join,
 )
 def test_battery(battery, options):
     q, v = jax.random.normal(jax.random.key(1), (2, 3, 2))

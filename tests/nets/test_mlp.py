@@ -62,7 +62,7 @@ def test_the_scale_multiplies_the_last_layer():
         {"bound": jnp.array(2.0), "residual": True, "depth": 3},
         {"init": jax.nn.initializers.orthogonal(), "activation": nets.rbf},
     ],
-    ids=str,
+    ids=",".join,
 )
 def test_battery(battery, options):
     xs = jax.random.normal(jax.random.key(1), (3, 2))
