@@ -253,7 +253,7 @@ misuse = [
     ({"steps": 2.5}, ValueError, "`steps` must be a positive integer, but got 2.5"),
     ({"steps": True}, ValueError, "`steps` must be a positive integer"),
     ({"batch": 0, "key": 1}, ValueError, "`batch` must be a positive integer, but got 0"),
-    ({"optimiser": 1e-3}, TypeError, "`optimiser` must be an Optax optimiser, but got 0.001"),
+    ({"optimiser": 1e-3}, TypeError, "`optimiser` must be an Optax optimiser, .* but got 0.001"),
     ({"problem": problem(free={})}, ValueError, "Nothing is free in this problem"),
 ]
 
