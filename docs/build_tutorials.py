@@ -33,7 +33,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "tutorials"
 TUTORIALS = (
-    "hare_lynx", "neural_ode", "ude", "bouncing_ball", "theophylline", "driven_oscillator",
+    "hamiltonian_nn", "hare_lynx", "neural_ode", "ude", "neural_cde", "latent_ode", "bouncing_ball", "theophylline", "driven_oscillator",
     "influenza", "alpha_pinene", "methanol", "hiv",
 )  # fmt: skip
 

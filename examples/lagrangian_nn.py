@@ -21,7 +21,7 @@ import jax.random as jr
 import matplotlib.pyplot as plt
 import optax
 
-from sciml import nets, solvers
+from sciml import fit, nets, solvers
 
 
 jax.config.update(
@@ -88,30 +88,20 @@ width = 16 if QUICK else 128
 model = nets.LagrangianNN(2, width=width, depth=3, angles=True, dtype=jnp.float32, key=jr.key(1))
 
 
-def train(model, data, steps, batch, key):
-    rate = optax.warmup_cosine_decay_schedule(0.0, 1e-2, steps // 20, steps, end_value=1e-6)
-    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
-    state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-
-    @eqx.filter_jit
-    def step(model, state, key):
-        pick = jr.randint(key, (batch,), 0, len(data[0]))
-        loss, gradient = eqx.filter_value_and_grad(lambda m: m.loss(*(x[pick] for x in data)))(
-            model
-        )
-        updates, state = optimiser.update(gradient, state)
-        return eqx.apply_updates(model, updates), state, loss
-
-    history = []
-    for i, k in enumerate(jr.split(key, steps)):
-        model, state, loss = step(model, state, k)
-        if i % max(steps // 200, 1) == 0:
-            history.append(float(loss))
-    return model, history
-
-
+steps = 20 if QUICK else 20_000
+rate = optax.warmup_cosine_decay_schedule(0.0, 1e-2, steps // 20, steps, end_value=1e-6)
 begin = time.perf_counter()
-model, history = train(model, data, 20 if QUICK else 20_000, 256, jr.key(2))
+trained = fit.train(
+    lambda model, rows: model.loss(*rows),
+    optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate)),
+    steps=steps,
+    model=model,
+    data=data,
+    batch=256,
+    key=jr.key(2),
+    every=1000,
+)
+model, history = trained.model, trained.history["loss"]
 print(
     f"loss {history[-1]:.1e}, {time.perf_counter() - begin:.0f} s; accelerations: mean square {jnp.mean(a**2):.2f}"
 )

@@ -20,7 +20,7 @@ import jax.random as jr
 import matplotlib.pyplot as plt
 import optax
 
-from sciml import nets
+from sciml import fit, nets
 
 
 QUICK = "--quick" in sys.argv  # a short run, to see that it works
@@ -68,28 +68,10 @@ def probabilities(model, ts, xs):
 
 
 # %%
-def loss(model, ts, xs, labels):
+def loss(model, batch):
+    ts, xs, labels = batch
     logits = jax.vmap(model)(ts, xs)[:, 0]
     return jnp.mean(optax.sigmoid_binary_cross_entropy(logits, labels))
-
-
-def train(model, data, steps, batch, key, look):
-    """`look(model, steps, loss)` is called after every twenty steps."""
-    optimiser = optax.adam(1e-2)
-    state = optimiser.init(eqx.filter(model, eqx.is_inexact_array))
-
-    @eqx.filter_jit
-    def step(model, state, *rows):
-        value, gradient = eqx.filter_value_and_grad(loss)(model, *rows)
-        updates, state = optimiser.update(gradient, state)
-        return eqx.apply_updates(model, updates), state, value
-
-    for i, k in enumerate(jr.split(key, steps), 1):
-        pick = jr.choice(k, len(data[0]), (batch,), replace=False)
-        model, state, value = step(model, state, *(x[pick] for x in data))
-        if i % 20 == 0:
-            look(model, i, float(value))
-    return model
 
 
 def accuracy(model, data):
@@ -97,14 +79,26 @@ def accuracy(model, data):
     return float(jnp.mean((probabilities(model, ts, xs) > 0.5) == (labels == 1)))
 
 
-def look(model, steps, value):
+def look(progress):
+    accurate = accuracy(progress.model, test_data)
     print(
-        f"{steps} steps: loss {value:.3f}, accuracy on other spirals {accuracy(model, test_data):.3f}"
+        f"{progress.step} steps: loss {progress.loss:.3f}, accuracy on other spirals {accurate:.3f}"
     )
 
 
 begin = time.perf_counter()
-model = train(model, train_data, 20 if QUICK else 40, 32, jr.key(3), look)
+trained = fit.train(
+    loss,
+    optax.adam(1e-2),
+    steps=20 if QUICK else 40,
+    model=model,
+    data=train_data,
+    batch=32,
+    key=jr.key(3),
+    every=20,
+    callbacks=look,
+)
+model = trained.model
 print(f"{time.perf_counter() - begin:.0f} s")
 
 # %% [markdown]

@@ -59,7 +59,9 @@ def test_neural_ode(tmp_path):
 @pytest.mark.slow
 def test_ude(tmp_path):
     out = run("ude.py", tmp_path)
-    assert "best of 50 steps" in out and "largest error of the learnt term" in out
+    assert re.search(r"^d prey = -0.8\d* prey predators$", out, re.M)
+    found = re.findall(r"^  meeting.coefficients\[\d\] +(\S+)", out, re.M)
+    assert abs(float(found[0]) + 0.9) < 0.003 and abs(float(found[1]) - 0.8) < 0.015
 
 
 @pytest.mark.slow
