@@ -33,8 +33,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "tutorials"
 TUTORIALS = (
-    "hamiltonian_nn", "hare_lynx", "neural_ode", "ude", "neural_cde", "latent_ode", "bouncing_ball", "theophylline", "driven_oscillator",
-    "influenza", "alpha_pinene", "methanol", "hiv",
+    "hamiltonian_nn", "hare_lynx", "neural_ode", "ude", "neural_cde", "latent_ode", "bouncing_ball",
+    "theophylline", "driven_oscillator", "influenza", "alpha_pinene", "methanol", "hiv",
 )  # fmt: skip
 
 _CELL = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
