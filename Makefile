@@ -31,7 +31,8 @@ test: venv-test ## the tests, examples and documentation snippets, without the s
 test-all: venv-test ## all tests
 	$(run) -m pytest -n $(WORKERS) $(ARGS)
 
-check: lint types docs ## style, types and documentation: all that needs no test run
+check: lint types ## style, types and documentation, its tutorials in a short setting: all that needs no test run
+	$(MAKE) docs TUTORIALS=--quick
 
 lint: venv-dev
 	$(run) -m ruff check .
@@ -41,7 +42,7 @@ types: venv-dev
 	$(run) -m pyright --pythonpath $(run)
 
 docs: venv-dev ## build the documentation into site/, executing the tutorials; a broken link fails
-	$(run) docs/build_tutorials.py
+	$(run) docs/build_tutorials.py $(TUTORIALS)
 	$(run) -m zensical build --strict --clean
 	$(run) docs/check_links.py site
 

@@ -2,6 +2,7 @@
 
     python docs/build_tutorials.py                     # those in the navigation, where something changed
     python docs/build_tutorials.py examples/ude.py     # these, in any case
+    python docs/build_tutorials.py --quick             # in a short setting, to see that they run: not for readers
 
 An example is a plain script whose cells are set off by comments:
 
@@ -37,6 +38,7 @@ TUTORIALS = (
     "theophylline", "driven_oscillator", "influenza", "alpha_pinene", "methanol", "hiv",
 )  # fmt: skip
 
+QUICK = "--quick" in sys.argv  # the examples look there too
 _CELL = re.compile(r"^# ?%%(.*)$", re.MULTILINE)
 
 
@@ -125,7 +127,8 @@ def _digest(script: Path) -> str:
     """Changes when the example, the library or this file does."""
     inputs = [script, Path(__file__).resolve(), ROOT / "constraints.txt"]
     inputs += sorted((ROOT / "sciml").rglob("*.py")) + sorted(ROOT.glob("examples/data/*"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()
+    contents = b"".join(path.read_bytes() for path in inputs)
+    return hashlib.sha256(contents + str(QUICK).encode()).hexdigest()
 
 
 def _is_current(script: Path) -> bool:
@@ -142,7 +145,7 @@ def main() -> None:
             build(script)
             os.chdir(ROOT)
         return
-    named = [Path(argument).resolve() for argument in sys.argv[1:]]
+    named = [Path(argument).resolve() for argument in sys.argv[1:] if argument != "--quick"]
     todo = named or [ROOT / "examples" / f"{name}.py" for name in TUTORIALS]
     if not named:
         print(*(f"{script.name}: unchanged" for script in todo if _is_current(script)), sep="\n")
@@ -159,7 +162,8 @@ def main() -> None:
 def _one(script: Path) -> int:
     print(f"{script.name}: running", flush=True)
     # A process of its own: neither precision nor devices nor names leak from one tutorial into the next.
-    return subprocess.run([sys.executable, __file__, "--one", str(script)], check=False).returncode
+    command = [sys.executable, __file__, "--one", str(script), *(["--quick"] if QUICK else [])]
+    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":
