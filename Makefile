@@ -32,7 +32,7 @@ test-all: venv-test ## all tests
 	$(run) -m pytest -n $(WORKERS) $(ARGS)
 
 check: lint types ## style, types and documentation, its tutorials in a short setting: all that needs no test run
-	$(MAKE) docs TUTORIALS=--quick
+	XLA_FLAGS="$(QUICKLY) $(XLA_FLAGS)" $(MAKE) docs TUTORIALS=--quick
 
 lint: venv-dev
 	$(run) -m ruff check .

@@ -27,6 +27,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,10 @@ def _one(script: Path) -> int:
     print(f"{script.name}: running", flush=True)
     # A process of its own: neither precision nor devices nor names leak from one tutorial into the next.
     command = [sys.executable, __file__, "--one", str(script), *(["--quick"] if QUICK else [])]
-    return subprocess.run(command, check=False).returncode
+    begin = time.perf_counter()
+    code = subprocess.run(command, check=False).returncode
+    print(f"{script.name}: {time.perf_counter() - begin:.0f} s", flush=True)
+    return code
 
 
 if __name__ == "__main__":
