@@ -28,4 +28,4 @@ from ._solving import Solve as Solve
 from ._sparse_law import SparseLaw as SparseLaw
 from ._stlsq import stlsq as stlsq
 from ._train import train as train
-from ._training import Progress as Progress, Trained as Trained
+from ._trained import Progress as Progress, Trained as Trained

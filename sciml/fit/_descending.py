@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array
 
+from ._batches import Deck, Stacked
 from ._goal import AbstractGoal
 
 
@@ -28,7 +29,7 @@ class State(eqx.Module):
       much of it is tried.
     - `opt`: the state of the optimiser. `average`: of the parameters, if one is kept.
     - `best_loss`, `best`: the lowest loss that may be compared, and where.
-    - `order`: in which the items of the data come in this epoch.
+    - `deck`: the items of the data in the order in which they come.
     - `step`: how many are done. `row`, `rejected`: how many were rejected of late, and in all.
     """
 
@@ -39,7 +40,7 @@ class State(eqx.Module):
     average: Any
     best_loss: Array
     best: Any
-    order: Array | None
+    deck: Deck | None
     step: Array
     row: Array
     rejected: Array
@@ -53,7 +54,7 @@ class Options(eqx.Module):
     batch: int | None = eqx.field(static=True)
 
 
-def begin(goal: AbstractGoal, optimiser: Any, params: Any, options: Options) -> State:
+def begin(optimiser: Any, params: Any, options: Options, key: Any) -> State:
     """The state before the first step. Nothing of it is shared with `params`, since it will be donated."""
     fresh = lambda: jax.tree.map(jnp.array, params)
     none = jnp.zeros((), int)
@@ -67,7 +68,7 @@ def begin(goal: AbstractGoal, optimiser: Any, params: Any, options: Options) -> 
         average=None if options.decay is None else fresh(),
         best_loss=jnp.asarray(jnp.inf, real),
         best=fresh(),
-        order=None if options.batch is None else jnp.arange(options.items or 0),
+        deck=None if options.items is None else Deck.fresh(key, options.items),
         step=none,
         row=none.copy(),
         rejected=none.copy(),
@@ -86,35 +87,29 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
 
     **Arguments:**
 
-    - `fixed`: the goal, the optimiser, options, data (a pytree with a leading axis of items, or a tuple of the first
-      step and batches stacked), the key, the step before which to stop, how many there are in all, and the
-      length of the history.
+    - `fixed`: the goal, the optimiser, options, data (a pytree with a leading axis of items, or `Stacked`), the key,
+      how many steps the phases before had, the step before which to stop, how many the first phase has, and the length
+      of the history.
 
     **Returns:**
 
     The state, and for each step the loss, its terms and whether it was accepted.
     """
-    goal, optimiser, options, data, key, until, steps, size = fixed
+    goal, optimiser, options, data, key, before, until, steps, size = fixed
     optimiser = optax.with_extra_args_support(optimiser)
     first = state.step
 
     def one(state: State):
-        i = state.step
-        order = state.order
-        if options.batch is not None:
-            per_epoch = options.items // options.batch
-            anew = lambda: jax.random.permutation(
-                jax.random.fold_in(jax.random.fold_in(key, 1), i // per_epoch), options.items
-            )
-            order = jax.lax.cond(i % per_epoch == 0, anew, lambda: order)
-            at = jax.lax.dynamic_slice(order, ((i % per_epoch) * options.batch,), (options.batch,))
+        i, deck = state.step, state.deck
+        if deck is not None:
+            at, deck = deck.draw(key, options.batch)
             batch = jax.tree.map(lambda x: x[at], data)
         elif isinstance(data, Stacked):
             batch = jax.tree.map(lambda x: x[i - first], data.batches)
         else:
             batch = data
         point = here(goal, state)
-        value_fn = lambda p: goal.loss(p, batch, key, i, steps)
+        value_fn = lambda p: goal.loss(p, batch, key, before + i, steps)
         (loss, seen), grads = jax.value_and_grad(value_fn, has_aux=True)(point)
         with jax.numpy_dtype_promotion("standard"):  # Optax mixes counts and floats
             updates, opt = optimiser.update(
@@ -127,6 +122,7 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
             lambda u, v: jnp.where(ok, u, v) if eqx.is_array(u) else v, a, b
         )
         better = ok & seen.comparable & (loss < state.best_loss)
+        better &= options.decay is None  # else the average is what counts
         best = jax.tree.map(lambda u, v: jnp.where(better, u, v), point, state.best)
         average = state.average
         if options.decay is not None:
@@ -143,7 +139,7 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
             average=average,
             best_loss=jnp.where(better, loss.astype(state.best_loss.dtype), state.best_loss),
             best=best,
-            order=order,
+            deck=deck,
             step=i + 1,
             row=jnp.where(ok, 0, state.row + 1),
             rejected=state.rejected + jnp.where(ok, 0, 1),
@@ -161,9 +157,3 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
 
     going = lambda c: (c[0].step < until) & (c[0].row < GIVE_UP)
     return jax.lax.while_loop(going, body, (state, blank))
-
-
-class Stacked(eqx.Module):
-    """Batches of an iterator, stacked; the first belongs to the first step."""
-
-    batches: Any

@@ -20,17 +20,25 @@ class Seen(eqx.Module):
 
 
 class AbstractGoal(eqx.Module):
-    """A loss to be minimised over a pytree of parameters."""
+    """A loss to be minimised over a pytree of parameters.
+
+    A `step` counts from the begin of training, over all phases; `steps` are those of the first phase.
+    """
+
+    @property
+    @abc.abstractmethod
+    def judges(self) -> bool:
+        """Whether some of its losses may be held against others."""
 
     @abc.abstractmethod
     def loss(
         self, params: Any, batch: Any, key: Any, step: Array, steps: Array
     ) -> tuple[Array, Seen]:
-        """The loss at one step of all."""
+        """The loss at a step."""
 
     @abc.abstractmethod
     def whole(self, params: Any, key: Any) -> tuple[Array, Array] | None:
-        """The loss on all data and whether it can be trusted; `None` if nobody can tell."""
+        """The loss of the validation, else on all data, and whether it can be trusted; `None` if nobody can tell."""
 
     @abc.abstractmethod
     def project(self, params: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
 
 class Grow(eqx.Module):
@@ -27,4 +27,21 @@ class Grow(eqx.Module):
 
     def share(self, progress: Array) -> Array:
         """The share at `progress` between 0 and 1 of the training."""
-        return self.start + (self.stop - self.start) * jnp.minimum(2 * progress, 1.0)
+        part = self.start + (self.stop - self.start) * 2 * progress
+        return jnp.where(progress >= 0.5, self.stop, part)
+
+    @property
+    def grows(self) -> bool:
+        return bool(self.start < self.stop)
+
+
+def in_sight(
+    ts: Float[Array, " time"], t0: Array, share: Array
+) -> tuple[Float[Array, " time"], Bool[Array, " time"]]:
+    """The times up to a share of the span, and which rows are within; at least two, or there is nothing to learn from.
+
+    Rows behind are solved at the end of it, which costs nothing.
+    """
+    end = jnp.maximum(t0 + share.astype(ts.dtype) * (ts[-1] - t0), ts[min(1, ts.shape[0] - 1)])
+    end = jnp.where(share >= 1, ts[-1], end)
+    return jnp.minimum(ts, end), ts <= end

@@ -10,6 +10,7 @@ from ..solvers._nonlinear._levenberg_marquardt import LevenbergMarquardt
 from ..solvers._nonlinear._loop import Box, run
 from ._blocks import Member
 from ._experiment import with_fields
+from ._grow import in_sight
 from ._likelihood import look
 from ._problem import check_problem, Problem
 
@@ -79,13 +80,8 @@ def _begin(problem: Problem, share: Array) -> Problem:
     """The problem without the data behind a share of the time."""
 
     def cut(block: Member) -> Member:
-        ts, t0 = block.data.ts, block.t0[:, None]
-        end = t0 + share.astype(ts.dtype) * (ts[:, -1:] - t0)
-        # Two times of data at least, or there may be nothing to learn from.
-        end = jnp.maximum(end, ts[:, min(1, ts.shape[1] - 1)][:, None])
-        seen = block.data.seen & (ts <= end)[..., None]
-        # Rows behind the horizon are solved at its end, which costs nothing.
-        data = with_fields(block.data, ts=jnp.minimum(ts, end), seen=seen)
+        ts, near = jax.vmap(in_sight, in_axes=(0, 0, None))(block.data.ts, block.t0, share)
+        data = with_fields(block.data, ts=ts, seen=block.data.seen & near[..., None])
         return with_fields(block, data=data)
 
     return with_fields(problem, blocks=tuple(cut(block) for block in problem.blocks))

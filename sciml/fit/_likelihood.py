@@ -8,6 +8,7 @@ from .._results import RESULTS
 from ..solvers._nonlinear._loop import all_finite, Look
 from ..solvers._nonlinear._quadratic import Rows
 from ._blocks import Member, over
+from ._grow import in_sight
 from ._laws import observed
 from ._levels import laws_of, level_is_free, spread
 from ._parameters import informative
@@ -184,12 +185,8 @@ def loss_at(
     def one(member: Member, rows: Array):
         ts = member.data.ts
         if share is not None:
-            # At least two rows are in sight, or there is nothing to learn from.
-            end = jnp.maximum(member.t0 + share * (ts[-1] - member.t0), ts[min(1, ts.shape[0] - 1)])
-            end = jnp.where(share >= 1, ts[-1], end)
-            rows = rows & (ts <= end)
-            # Rows behind the horizon are solved at its end, which costs nothing, and left out.
-            ts = jnp.minimum(ts, end)
+            ts, near = in_sight(ts, member.t0, share)
+            rows = rows & near
         local = problem.local(x, member.index)
         pred, result, parts = predict_at(problem, local, member, ts, derivatives)
         m, s, z = spread(parts[2], problem.observables, member.data, pred)

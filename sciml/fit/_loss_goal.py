@@ -18,6 +18,8 @@ class LossGoal(AbstractGoal):
     - `rest`: the model without them.
     - `weights`: numbers or functions of the step, by the names of terms.
     - `compute`: dtype in which model and batch enter the loss.
+    - `takes`: how many of model, batch and key the loss takes. `on_all`: whether each step sees all data.
+    - `validation`: what decides, weighed as in the step `final`.
     """
 
     fn: Callable
@@ -27,13 +29,28 @@ class LossGoal(AbstractGoal):
     takes: int = eqx.field(static=True)
     on_all: bool = eqx.field(static=True)
     validation: Any
+    final: Array
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the loss means the same in every step."""
+        return self.on_all and self.takes < 3 and not self.changes
+
+    @property
+    def changes(self) -> bool:
+        """Whether weights depend on the step."""
+        return any(callable(w) for w in self.weights.values())
+
+    @property
+    def judges(self) -> bool:
+        return self.comparable or self.validation is not None
 
     def loss(self, params, batch, key, step, steps):
         del steps
         key = jax.random.fold_in(jax.random.fold_in(key, 0), step)
         total, terms = self._terms(params, batch, key, step)
-        comparable = jnp.asarray(self.on_all and self.takes < 3 and self.validation is None)
-        return total, Seen(terms, jnp.asarray(True), comparable)
+        counts = jnp.asarray(self.comparable and self.validation is None)
+        return total, Seen(terms, jnp.asarray(True), counts)
 
     def whole(self, params, key):
         if self.validation is None:
@@ -58,6 +75,11 @@ class LossGoal(AbstractGoal):
             dtype = jnp.result_type(*jax.tree.leaves(params))
             model, batch = lowered((model, batch), self.compute)
         out = self.fn(*(model, batch, key)[: self.takes])
+        if isinstance(out, tuple | list):
+            raise ValueError(
+                f"The loss must be a real number or a dict of them, but got a {type(out).__name__} of {len(out)}. "
+                "What else it tells can be a term with weight 0."
+            )
         terms = out if isinstance(out, dict) else {"loss": out}
         for name, value in terms.items():
             if jnp.shape(value) != () or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
@@ -82,7 +104,7 @@ class LossGoal(AbstractGoal):
 @eqx.filter_jit
 def _validate(goal: LossGoal, params, key) -> tuple[Array, Array]:
     quiet = eqx.tree_at(lambda g: g.rest, goal, eqx.nn.inference_mode(goal.rest))
-    loss, _ = quiet._terms(params, goal.validation, key, jnp.asarray(0))
+    loss, _ = quiet._terms(params, goal.validation, key, goal.final)
     return loss, jnp.isfinite(loss)
 
 
@@ -92,16 +114,30 @@ def lowered(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(cast, tree)
 
 
-def positional(fn: Callable) -> int:
-    """How many of `(model, batch, key)` a loss takes."""
+def positional(fn: Callable, keyed: bool) -> int:
+    """How many of `(model, batch, key)` a loss takes: those without a default, and a `key` if there is one."""
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return 3
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return 3
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return min(3, sum(p.kind in kinds for p in parameters))
+    parameters = [p for p in parameters if p.kind in kinds]
+    needed = [p for p in parameters if p.default is p.empty]
+    if len(needed) == 2 and needed[1].name == "key":
+        raise ValueError(
+            "The second argument of a loss is the batch: write it as `loss(model, batch, key)`, also where there is no "
+            "`data`, and leave the batch alone."
+        )
+    if not 1 <= len(needed) <= 3:
+        raise ValueError(
+            "A loss takes `(model)`, `(model, batch)` or `(model, batch, key)`, but this one needs "
+            f"{len(needed)} arguments."
+        )
+    if keyed and len(parameters) >= 3 and parameters[2].name == "key":
+        return 3
+    return len(needed)
 
 
 def trainable_filter(model: Any, trainable: Any) -> Any:
@@ -114,8 +150,24 @@ def trainable_filter(model: Any, trainable: Any) -> Any:
             lambda on, sub: jax.tree.map(lambda x: on and eqx.is_inexact_array(x), sub),
             trainable, model, is_leaf=lambda x: isinstance(x, bool),
         )  # fmt: skip
+    if not callable(trainable):
+        raise TypeError(
+            "`trainable` must be a filter such as `eqx.is_inexact_array`, a pytree of bools, or `lambda model: "
+            f"model.part`, but got {trainable!r}."
+        )
+    if trainable in (
+        eqx.is_array,
+        eqx.is_inexact_array,
+        eqx.is_array_like,
+        eqx.is_inexact_array_like,
+    ):
+        return eqx.is_inexact_array
     try:
         chosen = trainable(model)
+    except AttributeError as error:
+        if not _takes_leaves(trainable, model):
+            raise ValueError(f"`trainable` fails on the model: {error}.") from error
+        chosen = None
     except Exception:  # a filter of leaves can't take a whole model
         chosen = None
     if chosen is None or isinstance(chosen, bool):
@@ -125,8 +177,16 @@ def trainable_filter(model: Any, trainable: Any) -> Any:
     return eqx.tree_at(trainable, none, on, is_leaf=lambda x: x is None)
 
 
+def _takes_leaves(fn: Callable, model: Any) -> bool:
+    try:
+        [fn(x) for x in jax.tree.leaves(model)]
+    except Exception:
+        return False
+    return True
+
+
 def as_items(data: Any) -> tuple[Any, int]:
-    data = jax.tree.map(jnp.asarray, data)
+    """The data, and how many items they have."""
     sizes = {jnp.shape(x)[:1] for x in jax.tree.leaves(data)}
     if len(sizes) != 1 or () in sizes:
         raise ValueError(

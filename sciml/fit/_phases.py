@@ -38,7 +38,7 @@ class Phase(eqx.Module):
 
     def __check_init__(self):
         integer_at_least("steps", self.steps)
-        check_optimiser(self.optimiser)
+        _check_optimiser(self.optimiser)
 
     @property
     def second_order(self) -> bool:
@@ -46,7 +46,7 @@ class Phase(eqx.Module):
         return isinstance(self.optimiser, AbstractMinimiser | AbstractLeastSquaresMethod)
 
 
-def check_optimiser(optimiser: Any) -> None:
+def _check_optimiser(optimiser: Any) -> None:
     known = isinstance(optimiser, AbstractMinimiser | AbstractLeastSquaresMethod)
     optax_like = all(callable(getattr(optimiser, name, None)) for name in ("init", "update"))
     if isinstance(optimiser, type) or not (known or optax_like):
@@ -67,23 +67,26 @@ def as_phases(optimiser: Any, steps: int | None) -> list[Phase]:
         if steps is not None:
             raise ValueError("Leave out `steps`: each `fit.Phase` has its own.")
         return list(optimiser)
-    check_optimiser(optimiser)
+    _check_optimiser(optimiser)
     if steps is None:
         raise ValueError("How many `steps`? Pass `steps=1000`, or phases that have their own.")
-    return [Phase(optimiser, integer_at_least("steps", steps))]
+    return [Phase(optimiser, steps)]
 
 
 def by_second_order(
-    goal: AbstractGoal, method: Any, params: Any, data: Any, key: Any, steps: int
+    goal: AbstractGoal, method: Any, params: Any, data: Any, key: Any, steps: int, before: int
 ) -> tuple[Any, Any]:
-    """Minimises on all data at once: the parameters, and the losses on the way as far as they are known."""
+    """Minimises on all data at once: the parameters, and the losses on the way, at least one.
+
+    `before`: how many steps were done before, which weights and random losses depend on.
+    """
     if isinstance(goal, ProblemGoal):
         problem = goal.problem
         if isinstance(method, LevenbergMarquardt):  # laws and priors have a part that is no square
             method = with_fields(method, extra=True, geodesic=False)
         ends = search(problem, join(problem, params)[None], method, steps, None, None)
         losses = ends.history[0][jnp.isfinite(ends.history[0])]
-        return split(problem, jnp.asarray(ends.x[0])), losses / problem.size
+        return split(problem, jnp.asarray(ends.x[0])), _some(losses) / problem.size
     assert isinstance(goal, LossGoal)
     if isinstance(method, AbstractLeastSquaresMethod):
         raise TypeError(
@@ -91,14 +94,20 @@ def by_second_order(
             "`solvers.BFGS()`, or state a `fit.Problem`."
         )
     arrays, static = eqx.partition((goal, data, key), eqx.is_array)
-    zero = jnp.asarray(0)
+    now = jnp.asarray(before)
 
     def fn(params, arrays):
         goal, data, key = eqx.combine(arrays, static)
-        return goal.loss(params, data, key, zero, zero)[0]
+        return goal.loss(params, data, key, now, now)[0]
 
     end = minimise(
         fn, params, args=arrays, method=method, max_steps=steps, history=True, throw=False
     )
     assert end.history is not None
-    return end.value, end.history[jnp.isfinite(end.history)]
+    return end.value, _some(end.history[jnp.isfinite(end.history)])
+
+
+def _some(losses: Any) -> Any:
+    if not losses.size:
+        raise RuntimeError("Training failed: the loss is not finite where a phase starts.")
+    return losses

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ._batches import drawn
 from ._blocks import Member
 from ._experiment import with_fields
 from ._goal import AbstractGoal, Seen
@@ -32,7 +33,12 @@ class ProblemGoal(AbstractGoal):
     batch: int | None = eqx.field(static=True)
     steer: float = eqx.field(static=True)
 
+    @property
+    def judges(self) -> bool:
+        return True
+
     def loss(self, params, batch, key, step, steps):
+        del batch
         problem, size = self.problem, self.batch
         dtype = problem.blocks[0].data.ts.dtype
         share = self.horizon.share(step / jnp.maximum(steps - 1, 1)).astype(dtype)
@@ -40,7 +46,7 @@ class ProblemGoal(AbstractGoal):
         if size is not None and len(problem.experiments) > 1:
             problem = with_fields(problem, blocks=_some_experiments(problem, key, step, size))
         elif size is not None:
-            chosen = _some_rows(problem, jax.random.fold_in(key, step), size)
+            chosen = _some_rows(problem, key, step, size)
         if self.steer:
             lots = jax.random.fold_in(jax.random.fold_in(key, step), 1)
             problem = with_fields(problem, blocks=_shifted(problem, lots, self.steer))
@@ -52,7 +58,7 @@ class ProblemGoal(AbstractGoal):
         return mean_loss(self.problem if self.validation is None else self.validation, params)
 
     def settled(self, step, steps):
-        return bool(self.horizon.share(jnp.asarray(step / steps)) >= self.horizon.stop)
+        return not self.horizon.grows or 2 * step >= steps - 1
 
     def project(self, params):
         low, high = split(self.problem, self.problem.lower), split(self.problem, self.problem.upper)
@@ -125,43 +131,44 @@ def _spread(problem: Problem) -> np.ndarray:
 
 
 def _some_experiments(problem: Problem, key, step, size: int) -> tuple[Member, ...]:
-    """The experiments of one step: in each epoch all of a block come once, in an order drawn anew."""
+    """The experiments of one step, of each block its share of them and at least one."""
     total = len(problem.experiments)
     out = []
     for k, block in enumerate(problem.blocks):
         few = min(max(1, round(size * block.count / total)), block.count)
-        per_epoch = block.count // few
-        lots = jax.random.fold_in(jax.random.fold_in(key, k), step // per_epoch)
-        order = jax.random.permutation(lots, block.count)
-        at = jax.lax.dynamic_slice(order, ((step % per_epoch) * few,), (few,))
+        at = drawn(jax.random.fold_in(key, k), step, few, block.count)
         arrays, static = eqx.partition(block, eqx.is_array)
         out.append(eqx.combine(jax.tree.map(lambda x, at=at: x[at], arrays), static))
     return tuple(out)
 
 
-def _some_rows(problem: Problem, key: Array, batch: int) -> list[Array]:
-    """Which rows of the experiment are in a batch; padding is in none."""
-    real = []
-    for block in problem.blocks:
-        rows = jnp.asarray(problem.rows)[block.index]
-        real.append(jnp.arange(block.data.ts.shape[1])[None] < rows[:, None])
-    every = jnp.concatenate([r.ravel() for r in real])
-    lot = jnp.where(every, jax.random.permutation(key, every.shape[0]), every.shape[0])
-    picked = (jnp.argsort(jnp.argsort(lot)) < batch) & every
-    cuts = np.cumsum([r.size for r in real])[:-1]
-    parts = jnp.split(picked, cuts)
-    return [p.reshape(r.shape) for p, r in zip(parts, real, strict=True)]
+def _some_rows(problem: Problem, key: Array, step, size: int) -> list[Array]:
+    """Which rows of the only experiment are in a batch, at the turn of an epoch perhaps some fewer; padding is in none."""
+    (block,), (rows,) = problem.blocks, problem.rows
+    padded = block.data.ts.shape[1]
+    at = drawn(key, step, size, rows)
+    return [jnp.zeros((1, padded), bool).at[0, at].set(True)]
 
 
 def _shifted(problem: Problem, key, share: float) -> tuple[Member, ...]:
-    """Experiments whose times, but for the first, are shifted by up to half of `share` of the gap before them."""
+    """Experiments whose times but for the first are shifted at random, by up to `share` of half the smaller gap beside.
+
+    So none overtakes another; all rows of one time go together.
+    """
     out = []
     for k, block in enumerate(problem.blocks):
-        ts = block.data.ts
-        before = jnp.diff(ts, axis=1, prepend=ts[:, :1])
-        after = jnp.diff(ts, axis=1, append=ts[:, -1:])
-        room = jnp.minimum(before, jnp.where(after > 0, after, before)) / 2
-        lot = jax.random.uniform(jax.random.fold_in(key, k), ts.shape, ts.dtype, -1, 1)
-        data = with_fields(block.data, ts=ts + share * lot * room)
-        out.append(with_fields(block, data=data))
+        lots = jax.random.split(jax.random.fold_in(key, k), block.count)
+        ts = jax.vmap(_shift, in_axes=(0, 0, None))(block.data.ts, lots, share)
+        out.append(with_fields(block, data=with_fields(block.data, ts=ts)))
     return tuple(out)
+
+
+def _shift(ts: Array, key: Array, share: float) -> Array:
+    # Times that are tied, as padding is, are one group, counted from 0.
+    group = jnp.cumsum(jnp.diff(ts, prepend=ts[:1]) > 0)
+    distinct = jnp.full(ts.shape, ts[-1]).at[group].set(ts)
+    before = jnp.diff(distinct, prepend=distinct[:1])
+    after = jnp.diff(distinct, append=distinct[-1:])
+    room = jnp.minimum(before, jnp.where(after > 0, after, before)) / 2
+    lot = jax.random.uniform(key, ts.shape, ts.dtype, -1, 1)
+    return ts + (share * lot * room)[group]

@@ -1,30 +1,25 @@
 """Training by gradients: the verb."""
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .._checks import integer_at_least
-from ._checkpoints import mark_of, Store
-from ._conclude import by_name, describe_problem
-from ._data import Data
-from ._descending import Options
-from ._experiment import with_fields
 from ._grow import Grow
-from ._loss_goal import as_items, LossGoal, positional, trainable_filter
-from ._members import on_other_data
-from ._phases import as_phases, Phase
+from ._phases import as_phases
 from ._problem import Problem
-from ._problem_goal import for_training, join, mean_loss, ProblemGoal, split
-from ._result import Result, Starts
-from ._strategies import as_strategies
-from ._training import Course, Rules, run, Trained
+from ._result import Result
+from ._train_on_loss import train_on_loss
+from ._train_on_problem import train_on_problem
+from ._trained import Trained
+from ._training import Rules
+
+
+_HORIZON = Grow(0.2, 1.0)
 
 
 def train(
@@ -36,7 +31,7 @@ def train(
     data: Any = None,
     key: Any = None,
     batch: int | None = None,
-    horizon: Grow | None = Grow(0.2, 1.0),
+    horizon: Grow | None = _HORIZON,
     strategy: Any = None,
     balance: bool = True,
     steer: float = 0.0,
@@ -109,29 +104,32 @@ def train(
 
     **Arguments:**
 
-    - `target`: a [`Problem`][sciml.fit.Problem], whose tolerances are 1e-6 and 1e-8 here unless its `solve` says
-      otherwise (`fit.Solve(steps=…)` is often the fastest choice); or a loss.
-    - `optimiser`: any Optax optimiser, chain or schedule (of a problem it sees the mean loss per measured value, and
-      the parameters as a dict by name, on their scales); a method of [`minimise`][sciml.solvers.minimise]; or a list
-      of [`Phase`][sciml.fit.Phase].
+    - `target`: a [`Problem`][sciml.fit.Problem], whose tolerances are 1e-6 and 1e-8 here in double precision, unless
+      its `solve` says otherwise (`fit.Solve(steps=…)` is often the fastest choice); or a loss.
+    - `optimiser`: any Optax optimiser or chain, with schedules in it (of a problem it sees the mean loss per measured
+      value, and the parameters as a dict by name, on their scales); a method of
+      [`minimise`][sciml.solvers.minimise]; or a list of [`Phase`][sciml.fit.Phase].
     - `steps`: how many updates; `None` if the phases say it.
     - `key`: a JAX random key; needed for `batch`, `steer` and losses that draw at random.
-    - `batch`: of a problem, how many of its experiments enter a step, or if it has one, how many of its rows; of
-      other data, how many items. By default all. Each epoch takes them in an order of its own, which depends on
-      `key` alone.
-    - `ema`: return an exponential moving average of the parameters, with this decay, say 0.999.
+    - `batch`: of a problem, how many of its experiments enter a step (of each form at least one: experiments with
+      as many rows and the like), or if it has one, how many of its rows; of other data, how many items. By
+      default all. Each comes once before any comes again, in an order drawn anew, which depends on `key` alone.
+    - `ema`: return an exponential moving average of the parameters, with this decay, say 0.999; it is the average then
+      that is validated.
     - `validation`: what decides which parameters are the best and when to stop: of a problem a
       [`Data`][sciml.fit.Data] or another `Problem` with the same free parameters; of a loss, items like `data`, or
       a function of the model.
-    - `patience`: stop after so many looks without an improvement by more than `min_delta`.
+    - `patience`: stop after so many looks without an improvement by more than `min_delta`; while the horizon grows,
+      none counts.
     - `every`: steps between two looks at the validation, the callbacks and the checkpoint.
     - `callbacks`: functions of a [`Progress`][sciml.fit.Progress]; one that returns `True` stops.
-    - `checkpoint`: a file that holds all that is needed to go on: called again with the same arguments, or
-      more steps, training goes on from there, bit for bit as if it had not been interrupted.
+    - `checkpoint`: a file that holds all that is needed to go on: called again with the same arguments, training
+      goes on from there, bit for bit as if it had not been interrupted. More `steps` may be asked for, unless a growing
+      horizon or weights depend on them. Another training in the file is an error.
 
     Of problems only:
 
-    - `horizon`: a [`Grow`][sciml.fit.Grow], or `None` for the whole span from the start; in the first phase.
+    - `horizon`: a [`Grow`][sciml.fit.Grow] over the first phase, or `None` for the whole span from the start.
     - `strategy`: what brings the parameters nearer before, as in [`estimate`][sciml.fit.estimate]:
       [`Matching`][sciml.fit.Matching] to smoothed data, [`MultipleShooting`][sciml.fit.MultipleShooting].
     - `balance`: count several observables without a known sigma in units of how much each varies.
@@ -142,9 +140,10 @@ def train(
 
     - `model`: a pytree, such as an Equinox module. `trainable`: which of it is trained: a filter such as
       `eqx.is_inexact_array` (the default), a pytree of bools, or `where(model)` as in `eqx.tree_at`. The
-      rest stays as it is, under weight decay too.
+      rest stays as it is, under weight decay too, and so do numbers that are no arrays.
     - `data`: a pytree of arrays with a leading axis of items; or an iterator of batches; or `None`.
-    - `weights`: of the named terms, numbers or functions of the step.
+    - `weights`: of the named terms, numbers or functions of the step, counted over all phases; a validation is
+      weighed as in the last step.
     - `compute`: a dtype, say `"bfloat16"`, in which model and batch enter the loss. Parameters, gradients and the
       optimiser keep theirs.
 
@@ -163,6 +162,11 @@ def train(
     """
     phases = as_phases(optimiser, steps)
     callbacks = (callbacks,) if callable(callbacks) else tuple(callbacks)
+    for callback in callbacks:
+        if not callable(callback):
+            raise TypeError(
+                f"`callbacks` must be functions of a `fit.Progress`, but got {callback!r}."
+            )
     if patience is not None:
         integer_at_least("patience", patience)
     if ema is not None and not 0 < ema < 1:
@@ -170,198 +174,58 @@ def train(
     integer_at_least("every", every)
     if batch is not None:
         integer_at_least("batch", batch)
-        _need(key, "batch")
+        _need_key(key, "`batch`")
     if steer:
-        _need(key, "steer")
-    of_losses = {
-        "model": model,
-        "data": data,
-        "weights": weights,
-        "trainable": trainable,
-        "compute": compute,
-    }
-    if isinstance(target, Problem):
-        given = [name for name, value in of_losses.items() if value is not None]
-        if given:
-            raise TypeError(
-                f"`{given[0]}` is for a loss of your own; a `Problem` has its own model and data."
-            )
-        goal, params, seen = _problem_goal(
-            target, strategy, horizon, batch, balance, steer, validation
+        _need_key(key, "`steer`")
+    key = _as_key(key)
+    rules = Rules(every, patience, min_delta, ema, callbacks)
+    of_losses = {"model": model, "data": data, "weights": weights, "trainable": trainable}
+    of_losses["compute"] = compute
+    of_problems = {"horizon": horizon, "strategy": strategy, "balance": balance, "steer": steer}
+    growing = horizon is not _HORIZON
+    in_steps = {"ema": ema is not None, "batch": batch is not None, "steer": bool(steer)}
+    in_steps |= {"patience": patience is not None, "horizon": growing and horizon is not None}
+    if all(p.second_order for p in phases):
+        _refuse(
+            in_steps, "is for optimisers of Optax: a method of second order takes all data at once"
         )
-        rules = Rules(every, patience, min_delta, Options(ema, None, None), callbacks)
-        store = _store(checkpoint, target, phases, batch, ema)
-        model_of = lambda params: target.at(join(target, params)).model
-        course = run(goal, phases, params, None, _or_zero(key), rules, store, model_of)
-        return _result(target, goal.problem, course, sum(p.steps for p in phases), seen)
+    if isinstance(target, Problem):
+        given = {name: value is not None for name, value in of_losses.items()}
+        _refuse(given, "is for a loss of your own; a `Problem` has its own model and data")
+        return train_on_problem(
+            target, phases, rules, key, batch, checkpoint, validation, **of_problems
+        )
     if not callable(target):
         raise TypeError(
             f"`train` takes a `fit.Problem` or a loss `loss(model, batch, key)`, but got a {type(target).__name__}."
         )
-    return _on_loss(
-        target,
-        phases,
-        key,
-        batch,
-        ema,
-        every,
-        patience,
-        min_delta,
-        callbacks,
-        checkpoint,
-        validation,
-        **of_losses,
-    )
+    given = {"horizon": growing, "strategy": strategy is not None, "balance": not balance}
+    _refuse(given | {"steer": bool(steer)}, "is for a `fit.Problem`, not for a loss of your own")
+    return train_on_loss(target, phases, rules, key, batch, checkpoint, validation, **of_losses)
 
 
-def _need(key: Any, what: str) -> None:
+def _refuse(given: dict[str, bool], why: str) -> None:
+    for name, there in given.items():
+        if there:
+            raise TypeError(f"`{name}` {why}.")
+
+
+def _need_key(key: Any, what: str) -> None:
     if key is None:
-        raise ValueError(f"`{what}` draws at random: pass `key=jax.random.key(0)`.")
+        raise ValueError(f"{what} draws at random: pass `key=jax.random.key(0)`.")
 
 
-def _or_zero(key: Any) -> Any:
-    return jax.random.key(0) if key is None else key
-
-
-def _store(checkpoint: Any, start: Any, phases: list[Phase], batch: Any, ema: Any) -> Store | None:
-    if checkpoint is None:
+def _as_key(key: Any) -> Any:
+    if key is None:
         return None
-    optimisers = [str(jax.tree.structure(p.optimiser)) for p in phases if p.second_order]
-    marks = (start, np.asarray([-1 if v is None else v for v in (batch, ema)]))
-    return Store(checkpoint, mark_of(*marks) + "".join(optimisers))
-
-
-def _problem_goal(problem, strategy, horizon, batch, balance, steer, validation):
-    if not problem.slots:
-        raise ValueError("Nothing is free in this problem: name parameters in `free`.")
-    if not 0 <= steer <= 1:
-        raise ValueError(f"`steer` must lie between 0 and 1, but is {steer}.")
-    if horizon is not None and not isinstance(horizon, Grow):
-        raise TypeError(f"`horizon` must be a `fit.Grow(…)` or `None`, but got {horizon!r}.")
-    for s in as_strategies(strategy):
-        problem = problem.at(s.start(problem))
-    horizon = Grow(1.0, 1.0) if horizon is None else horizon
-    working = for_training(problem, balance)
-    held = None if validation is None else _held_out(problem, working, validation)
-    if batch is not None:
-        count = len(problem.experiments)
-        batch = min(batch, count if count > 1 else problem.rows[0])
-    x = problem.initial()
-    goal = ProblemGoal(working, held, horizon, batch, float(steer))
-    return goal, split(problem, x), x
-
-
-def _held_out(problem: Problem, working: Problem, validation: Any) -> Problem:
-    if isinstance(validation, Problem):
-        names = lambda p: [(s.name, s.shape, s.scale) for s in p.slots]
-        if names(validation) != names(problem):
-            raise ValueError(
-                "`validation` must have the same free parameters as the problem: "
-                f"{', '.join(s.name for s in problem.slots)}."
-            )
-        return with_fields(validation, noise=working.noise, solve=working.solve)
-    if not isinstance(validation, Data):
-        raise TypeError(
-            f"`validation` must be a `fit.Data` or a `fit.Problem`, but got a {type(validation).__name__}."
-        )
-    return with_fields(on_other_data(problem, validation), noise=working.noise, solve=working.solve)
-
-
-def _result(problem: Problem, working: Problem, course: Course, steps: int, x0: Any) -> Result:
-    log = course.log
-    rejected = int(np.sum(~log.accepted))
-    done = log.loss.shape[0]
-    x = join(problem, course.best)
-    loss, ok = mean_loss(with_fields(problem, solve=working.solve), split(problem, x))
-    if not np.isfinite(course.loss) or rejected == done or not bool(ok):
-        raise RuntimeError(
-            f"Training failed: {rejected} of {done} steps were rejected because the solve or its "
-            "gradient was not finite, and no other parameters solve the whole span. Lower the "
-            "learning rate, let the horizon grow from a smaller share, or start from weights nearer "
-            "to zero."
-        )
-    message = f"best of {done} steps"
-    if rejected:
-        message = f"{rejected} of {done} steps were rejected (solve failed)"
-    if course.ended:
-        message = f"{course.ended}; {message}"
-    total = float(loss) * problem.size
-    n = x.shape[0]
-    extra: dict[str, Any] = {"rejected steps": rejected}
-    if log.looks.shape[0]:
-        extra["validation loss"] = course.loss
-    return Result(
-        ok="rejected" not in course.ended,
-        message=message,
-        problem=problem.at(x),
-        loss=total,
-        starts=Starts(np.array([total]), np.array([True]), ("",), np.asarray(x)[None]),
-        history=log.loss,
-        statistics=describe_problem(working, np.zeros(n, int)) | extra,
-        initial=by_name(problem, x0),
-        active=np.zeros(n, int),
-        verb="train",
-        uncertainty=None,
-    )
-
-
-def _on_loss(
-    loss, phases, key, batch, ema, every, patience, min_delta, callbacks, checkpoint, validation,
-    *, model, data, weights, trainable, compute,
-) -> Trained:  # fmt: skip
-    if model is None:
-        raise ValueError("Which model is trained? Pass `model=`.")
-    takes = positional(loss)
-    if takes == 3:
-        _need(key, "key")
-    if takes < 2 and data is not None:
-        raise ValueError(
-            "There are `data`, but the loss takes the model alone: `loss(model, batch)`."
-        )
-    if takes >= 2 and data is None and takes != 3:
-        raise ValueError("The loss takes a batch: pass `data=`, or write it as `loss(model)`.")
-    params, rest = eqx.partition(model, trainable_filter(model, trainable))
-    if not jax.tree.leaves(params):
-        raise ValueError(
-            "Nothing of the model is trained: it has no floating-point arrays that are `trainable`."
-        )
-    items = None
-    if batch is not None and data is not None and not isinstance(data, Iterator):
-        data, items = as_items(data)
-        if batch > items:
-            raise ValueError(f"`batch={batch}` is more than the {items} items of `data`.")
-    elif isinstance(data, Iterator):
-        if batch is not None:
-            raise ValueError("An iterator gives batches of its own: leave out `batch`.")
-        if any(p.second_order for p in phases):
-            raise ValueError("A method of `minimise` needs all data at once, not an iterator.")
-    else:
-        data = jax.tree.map(jnp.asarray, data)
-    dtype = None if compute is None else jnp.dtype(compute)
-    on_all = batch is None and not isinstance(data, Iterator)
-    if validation is not None and not callable(validation):
-        validation = jax.tree.map(jnp.asarray, validation)
-    goal = LossGoal(loss, rest, weights or {}, dtype, takes, on_all, validation)
-    rules = Rules(
-        every, patience, min_delta, Options(ema, items, batch if items else None), callbacks
-    )
-    start = (params, data) if not isinstance(data, Iterator) else params
-    store = _store(checkpoint, start, phases, batch, ema)
-    course = run(goal, phases, params, data, _or_zero(key), rules, store, goal.model)
-    log = course.log
-    if log.accepted.size and not log.accepted.any():
-        raise RuntimeError(
-            f"Training failed: in none of {log.loss.shape[0]} steps were the loss and its gradient finite. Look at "
-            "the loss at the start."
-        )
-    finite = math.isfinite(course.loss)
-    return Trained(
-        model=goal.model(course.best),
-        last=goal.model(course.last),
-        loss=course.loss if finite else math.nan,
-        history={"loss": log.loss} | log.terms,
-        validation=log.looks,
-        steps=log.loss.shape[0],
-        rejected=int(np.sum(~log.accepted)),
-        message=course.ended or f"{log.loss.shape[0]} steps",
+    if (
+        isinstance(key, jax.Array)
+        and key.shape == ()
+        and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    ):
+        return key
+    if isinstance(key, jax.Array | np.ndarray) and key.dtype == jnp.uint32:
+        return jax.random.wrap_key_data(jnp.asarray(key))
+    raise TypeError(
+        f"`key` must be a random key of JAX, such as `jax.random.key(0)`, but got {key!r}."
     )

@@ -1,7 +1,7 @@
 """How training is run: chunks of compiled steps, and between them a look at the validation and a checkpoint."""
 
 import dataclasses
-import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,103 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from ._checkpoints import Store
-from ._descending import advance, begin, GIVE_UP, here, Options, Stacked, State
+from ._batches import Stream
+from ._checkpoints import AbstractStore
+from ._descending import advance, begin, GIVE_UP, here, Options, State
 from ._experiment import with_fields
 from ._goal import AbstractGoal
 from ._phases import by_second_order, Phase
 from ._progress import progress
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """What a callback of [`train`][sciml.fit.train] is told.
-
-    **Attributes:**
-
-    - `step`: how many steps are done in this phase; `phase`: its number, from 0.
-    - `loss`, `terms`: at the last step; terms by name before they are weighed.
-    - `validation`: the loss of the validation data, or on all data; `None` if there is none.
-    - `rejected`: how many steps were. `seconds`: since training began.
-    - `model`: the model as it is now.
-    """
-
-    step: int
-    phase: int
-    loss: float
-    terms: dict[str, float]
-    validation: float | None
-    rejected: int
-    seconds: float
-    _model: Callable[[], Any] = dataclasses.field(repr=False)
-
-    @property
-    def model(self) -> Any:
-        return self._model()
-
-
-@dataclasses.dataclass
-class Log:
-    """What happened, by step and by look."""
-
-    loss: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
-    accepted: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, bool))
-    looks: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 2)))
-    terms: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
-
-    def more(self, loss, accepted, terms: dict[str, Any]) -> None:
-        # Phases differ in the terms that they show: what is missing is nan.
-        before = np.full(self.loss.shape, np.nan)
-        names = [*self.terms, *(n for n in terms if n not in self.terms)]
-        blank = np.full(np.shape(loss), np.nan)
-        self.terms = {
-            n: np.append(self.terms.get(n, before), np.asarray(terms.get(n, blank))) for n in names
-        }
-        self.loss = np.append(self.loss, np.asarray(loss))
-        self.accepted = np.append(self.accepted, np.asarray(accepted))
-
-    def look(self, loss: float) -> None:
-        self.looks = np.append(self.looks, [[self.loss.shape[0], loss]], axis=0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """A model that was trained on a loss of one's own. Print it for a summary.
-
-    **Attributes:**
-
-    - `model`: the best that was seen: by the validation if there is one, else by the loss if that is on all data in
-      every step, else the last.
-    - `last`: the model after the last step.
-    - `loss`: of `model`, in the measure by which it is the best; nan if there is none.
-    - `history`: the loss by step, and its terms by name.
-    - `validation`: steps and losses of the looks in between, shape `(look, 2)`.
-    - `steps`, `rejected`: how many steps were done, and how many of them rejected.
-    - `message`: how it ended.
-    """
-
-    model: Any
-    last: Any
-    loss: float
-    history: dict[str, np.ndarray]
-    validation: np.ndarray
-    steps: int
-    rejected: int
-    message: str
-
-    def __repr__(self) -> str:
-        losses = self.history["loss"]
-        lines = [f"Training of {type(self.model).__name__}   {self.message}"]
-        if losses.size:
-            lines.append(f"loss         first {losses[0]:.6g}, last {losses[-1]:.6g}")
-        if self.validation.shape[0]:
-            lines.append(f"validation   {self.validation[-1, 1]:.6g}, best {self.loss:.6g}")
-        if self.rejected:
-            lines.append(
-                f"{self.rejected} of {self.steps} steps were rejected: loss or gradient not finite"
-            )
-        return "\n".join(lines)
+from ._trained import Course, Log, Progress
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,126 +28,181 @@ class Rules:
     every: int
     patience: int | None
     min_delta: float
-    options: Options
+    ema: float | None
     callbacks: tuple[Callable, ...]
 
 
-@dataclasses.dataclass
-class Course:
-    """How far training has come: the best parameters and their loss, the last ones, the log, and how it ended."""
+class Training:
+    """All phases, one after the other, each from the best of the one before.
 
-    best: Any
-    loss: float
-    last: Any
-    log: Log
-    ended: str = ""
+    **Arguments:**
 
+    - `data`, `options`: what a step takes.
+    - `validated`: whether the goal is judged on data held out.
+    - `model_of`: the model with some parameters.
+    """
 
-def run(
-    goal: AbstractGoal,
-    phases: list[Phase],
-    params: Any,
-    data: Any,
-    key: Any,
-    rules: Rules,
-    store: Store | None,
-    model_of: Callable[[Any], Any],
-) -> Course:
-    """All phases, one after the other, each from the best of the one before."""
-    begun = time.monotonic()
-    course = Course(params, np.inf, params, Log())
-    notes = None if store is None else store.notes()
-    if notes is not None:
-        key = jax.random.wrap_key_data(jnp.asarray(notes["key"], jnp.uint32))
-    for number, phase in enumerate(phases):
-        if notes is not None and notes["phase"] > number:
-            continue
-        if phase.second_order:
-            _at_once(goal, phase, course, data, key)
-        else:
-            _phase(goal, phase, number, course, data, key, rules, store, notes, begun, model_of)
-        notes = None
-        if course.ended:
-            break
-    return course
-
-
-def _at_once(goal: AbstractGoal, phase: Phase, course: Course, data: Any, key: Any) -> None:
-    params, losses = by_second_order(goal, phase.optimiser, course.best, data, key, phase.steps)
-    course.log.more(losses, np.ones(len(losses), bool), {})
-    course.last = params
-    seen = goal.whole(params, key)
-    loss = float(losses[-1]) if seen is None else float(seen[0])
-    if loss < course.loss:
-        course.best, course.loss = params, loss
-
-
-def _phase(goal, phase, number, course, data, key, rules, store, notes, begun, model_of) -> None:
-    options, log = rules.options, course.log
-    state = begin(goal, phase.optimiser, course.best, options)
-    state = _with_best(state, course.best, course.loss)
-    if notes is not None:
-        state, log = _restored(store, notes, state)
-        course.log = log
-    stream = _Stream(data, int(state.step)) if isinstance(data, Iterator) else None
-    reference = notes["reference"] if notes is not None else course.loss
-    idle = notes["idle"] if notes is not None else 0
-    with progress(phase.steps, "steps") as tick:
-        tick(int(state.step))
-        while (i := int(state.step)) < phase.steps:
-            until = min((i // rules.every + 1) * rules.every, phase.steps)
-            batches = data
-            if stream is not None:
-                batches, count = stream.take(until - i, rules.every)
-                until = i + count
-                if not count:
-                    course.ended = f"the data ended after {i} steps"
-                    break
-            numbers = (jnp.asarray(until), jnp.asarray(phase.steps), rules.every)
-            fixed = (goal, phase.optimiser, options, batches, key, *numbers)
-            state, (losses, terms, ok) = advance(fixed, state)
-            n = int(state.step) - i
-            log.more(losses[:n], ok[:n], {k: v[:n] for k, v in terms.items()})
-            now = here(goal, state) if state.average is None else _copy(state.average)
-            seen = goal.whole(now, key)
-            if seen is not None:
-                loss = float(seen[0]) if bool(seen[1]) else np.inf
-                log.look(loss)
-                if loss < float(state.best_loss):
-                    state = _with_best(state, now, loss)
-            best = float(state.best_loss)
-            # What can't be compared yet is no reason to stop.
-            waiting = goal.settled(int(state.step), phase.steps) and np.isfinite(best)
-            idle = 0 if best < reference - rules.min_delta or not waiting else idle + 1
-            reference = min(reference, best) if idle == 0 else reference
-            if int(state.row) >= GIVE_UP:
-                course.ended = (
-                    f"stopped at step {int(state.step)}: {GIVE_UP} steps in a row were rejected"
-                )
-            elif rules.patience is not None and idle >= rules.patience:
-                course.ended = f"stopped early at step {int(state.step)}, best loss {best:.6g}"
-            if store is not None:
-                lists = {"idle": idle, "reference": reference, "phase": number}
-                _save(store, state, log, key, lists)
-            tick(n, f"loss {float(losses[n - 1]):.3g}")
-            told = Progress(
-                step=int(state.step),
-                phase=number,
-                loss=float(losses[n - 1]),
-                terms={k: float(v[n - 1]) for k, v in terms.items()},
-                validation=None if seen is None else float(seen[0]),
-                rejected=int(state.rejected),
-                seconds=time.monotonic() - begun,
-                _model=lambda now=now: model_of(now),
+    def __init__(
+        self,
+        goal: AbstractGoal,
+        phases: list[Phase],
+        rules: Rules,
+        *,
+        data: Any = None,
+        options: Options,
+        key: Any,
+        store: AbstractStore | None,
+        validated: bool,
+        model_of: Callable[[Any], Any],
+    ):
+        if rules.patience is not None and not goal.judges:
+            raise ValueError(
+                "`patience` compares losses, but those of batches, random losses and changing weights can't be "
+                "compared: pass `validation=`."
             )
-            if any([callback(told) is True for callback in rules.callbacks]):
-                course.ended = course.ended or f"stopped by a callback at step {int(state.step)}"
+        self.goal, self.phases, self.rules, self.data = goal, phases, rules, data
+        self.options, self.key, self.store = (
+            options,
+            jax.random.key(0) if key is None else key,
+            store,
+        )
+        self.validated, self.model_of = validated, model_of
+        self.begun = time.monotonic()
+        self.reference, self.idle = np.inf, 0
+        self.stream: Stream | None = None
+
+    def run(self, params: Any) -> Course:
+        course = Course(params, np.inf, params, Log())
+        notes = None if self.store is None else self.store.notes()
+        if isinstance(self.data, Iterator):
+            done = 0 if notes is None else self._before(notes["phase"]) + notes["step"]
+            self.stream = Stream(self.data, done)
+        for number in range(0 if notes is None else notes["phase"], len(self.phases)):
+            self._phase(number, course, notes)
+            notes = None
             if course.ended:
                 break
-    last = here(goal, state) if state.average is None else state.average
-    known = np.isfinite(float(state.best_loss))
-    course.best = state.best if known else last
-    course.loss, course.last = float(state.best_loss), last
+        if self.store is not None:
+            self.store.finish()
+        return course
+
+    def _before(self, number: int) -> int:
+        return sum(p.steps for p in self.phases[:number])
+
+    def _phase(self, number: int, course: Course, notes: dict | None) -> None:
+        phase = self.phases[number]
+        optimiser = optax.identity() if phase.second_order else phase.optimiser
+        state = begin(optimiser, course.best, self.options, self.key)
+        state = _with_best(state, course.best, course.loss)
+        if notes is not None:
+            assert self.store is not None
+            state, course.log = _restored(self.store, notes, state)
+            self.reference, self.idle = notes["reference"], notes["idle"]
+        if phase.second_order:
+            if int(state.step) < phase.steps:
+                state = self._at_once(number, state, course)
+        else:
+            state = self._descend(number, state, course)
+        last = here(self.goal, state) if state.average is None else state.average
+        known = np.isfinite(float(state.best_loss))
+        course.best = state.best if known else last
+        course.loss, course.last = float(state.best_loss), last
+
+    def _descend(self, number: int, state: State, course: Course) -> State:
+        """Steps of an optimiser of Optax."""
+        phase, rules, log = self.phases[number], self.rules, course.log
+        with progress(phase.steps, "steps") as tick:
+            tick(int(state.step))
+            self._stop_if_due(state, course)
+            while (i := int(state.step)) < phase.steps and not course.ended:
+                until = min((i // rules.every + 1) * rules.every, phase.steps)
+                batches = self.data
+                if self.stream is not None:
+                    batches, count = self.stream.take(until - i, rules.every)
+                    until = i + count
+                    if not count:
+                        course.ended = f"the data ended after {i} steps"
+                        break
+                counts = (self._before(number), until, self.phases[0].steps)
+                numbers = (*map(jnp.asarray, counts), rules.every)
+                fixed = (self.goal, phase.optimiser, self.options, batches, self.key, *numbers)
+                state, (losses, terms, ok) = advance(fixed, state)
+                n = int(state.step) - i
+                log.more(losses[:n], ok[:n], {k: v[:n] for k, v in terms.items()})
+                state = self._look(number, state, course)
+                tick(n, f"loss {log.loss[-1]:.3g}")
+        return state
+
+    def _at_once(self, number: int, state: State, course: Course) -> State:
+        """A method of second order."""
+        phase, before = self.phases[number], self._before(number)
+        start = state.best if np.isfinite(float(state.best_loss)) else here(self.goal, state)
+        params, losses = by_second_order(
+            self.goal, phase.optimiser, start, self.data, self.key, phase.steps, before
+        )
+        course.log.more(losses, np.ones(len(losses), bool), {})
+        seen = self.goal.whole(params, self.key)
+        loss = float(losses[-1]) if seen is None and self.goal.judges else np.inf
+        if loss < course.loss:
+            state = _with_best(state, params, loss)
+        state = with_fields(state, good=_copy(params), step=jnp.asarray(phase.steps))
+        if state.average is not None:
+            state = with_fields(state, average=_copy(params))
+        return self._look(number, state, course)
+
+    def _look(self, number: int, state: State, course: Course) -> State:
+        """What is done every so many steps."""
+        rules, log = self.rules, course.log
+        now = here(self.goal, state) if state.average is None else _copy(state.average)
+        seen = self.goal.whole(now, self.key)
+        if seen is not None:
+            loss = float(seen[0]) if bool(seen[1]) else np.inf
+            log.look(loss)
+            if loss < float(state.best_loss):
+                state = _with_best(state, now, loss)
+        best = float(state.best_loss)
+        # What can't be compared yet is no reason to stop.
+        step = self._before(number) + int(state.step)
+        waiting = self.goal.settled(step, self.phases[0].steps) and np.isfinite(best)
+        self.idle = 0 if best < self.reference - rules.min_delta or not waiting else self.idle + 1
+        self.reference = min(self.reference, best) if self.idle == 0 else self.reference
+        if self.store is not None:
+            notes = {"idle": self.idle, "reference": self.reference, "phase": number}
+            _save(self.store, state, log, notes)
+        self._stop_if_due(state, course)
+        told = Progress(
+            step=int(state.step),
+            phase=number,
+            loss=float(log.loss[-1]) if log.loss.size else math.nan,
+            terms={k: float(v[-1]) for k, v in log.terms.items()},
+            validation=None if seen is None or not self.validated else float(seen[0]),
+            overall=None if seen is None or self.validated else float(seen[0]),
+            rejected=int(state.rejected),
+            seconds=time.monotonic() - self.begun,
+            _model=lambda now=now: self.model_of(now),
+        )
+        if any([_says_stop(callback(told)) for callback in rules.callbacks]):
+            course.ended = course.ended or f"stopped by a callback at step {int(state.step)}"
+        return state
+
+    def _stop_if_due(self, state: State, course: Course) -> None:
+        step, patience = int(state.step), self.rules.patience
+        if int(state.row) >= GIVE_UP:
+            course.ended = f"stopped at step {step}: {GIVE_UP} steps in a row were rejected"
+            course.failed = True
+        elif patience is not None and self.idle >= patience:
+            best = float(state.best_loss)
+            course.ended = f"stopped early at step {step}, best loss {best:.6g}"
+
+
+def _says_stop(answer: Any) -> bool:
+    if answer is None or isinstance(answer, bool | np.bool_):
+        return bool(answer)
+    if isinstance(answer, jax.Array | np.ndarray) and answer.dtype == bool and answer.shape == ():
+        return bool(answer)
+    raise TypeError(
+        f"A callback must return `True` to stop, or `False` or nothing, but one returned {answer!r}."
+    )
 
 
 def _with_best(state: State, params: Any, loss: Any) -> State:
@@ -247,13 +215,13 @@ def _copy(tree: Any) -> Any:
     return jax.tree.map(jnp.array, tree)
 
 
-def _save(store: Store, state: State, log: Log, key: Any, notes: dict) -> None:
+def _save(store: AbstractStore, state: State, log: Log, notes: dict) -> None:
     shapes = {"loss": log.loss.shape[0], "looks": log.looks.shape[0], "terms": list(log.terms)}
-    notes |= {"key": np.asarray(jax.random.key_data(key)).tolist(), "step": int(state.step)}
-    store.save((state, dataclasses.asdict(log)), notes | {"log": shapes})
+    notes |= {"step": int(state.step), "log": shapes}
+    store.save((state, dataclasses.asdict(log)), notes)
 
 
-def _restored(store: Store, notes: dict, like: State) -> tuple[State, Log]:
+def _restored(store: AbstractStore, notes: dict, like: State) -> tuple[State, Log]:
     shapes = notes["log"]
     n = shapes["loss"]
     empty = Log(
@@ -262,25 +230,3 @@ def _restored(store: Store, notes: dict, like: State) -> tuple[State, Log]:
     )  # fmt: skip
     state, log = store.load((like, dataclasses.asdict(empty)))
     return state, Log(**log)
-
-
-class _Stream:
-    """Batches of an iterator, several at a time; those of the steps that are done are skipped."""
-
-    def __init__(self, data: Iterator, done: int):
-        self.data = data
-        for _ in itertools.islice(data, done):
-            pass
-
-    def take(self, count: int, room: int) -> tuple[Stacked | None, int]:
-        """Up to `count` batches, stacked and filled up to `room` so that nothing is compiled anew."""
-        batches = list(itertools.islice(self.data, count))
-        if not batches:
-            return None, 0
-        full = batches + [batches[-1]] * (room - len(batches))
-        try:
-            return Stacked(jax.tree.map(lambda *xs: np.stack(xs), *full)), len(batches)
-        except ValueError as error:
-            raise ValueError(
-                f"The batches of `data` differ in structure or shape: {error}"
-            ) from None

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -78,8 +81,7 @@ def test_ten_and_ten_steps_are_twenty(options, tmp_path):
     file = tmp_path / "run.ckpt"
     first = train(steps=10, checkpoint=file, **kwargs)
     assert first.steps == 10
-    # The key of the file counts: another one changes nothing.
-    both = train(steps=20, checkpoint=file, **kwargs | {"key": jax.random.key(9)})
+    both = train(steps=20, checkpoint=file, **kwargs)
     same(both.model, straight.model)
     same(both.last, straight.last)
     for name in straight.history:
@@ -103,30 +105,117 @@ def test_an_interrupted_training_goes_on(tmp_path):
     same(result.last, train(steps=40, batch=8, key=KEY).last)
 
 
-def test_other_checkpoints_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"data": (X, X**3)}, "`data`"),
+        ({"batch": 8, "key": KEY}, "`key`, `batch`"),
+        ({"optimiser": optax.adam(1.0)}, "`optimiser`"),
+        ({"optimiser": optax.sgd(1e-2)}, "`optimiser`"),
+        ({"fn": lambda model, batch: 2 * loss(model, batch)}, "`loss`"),
+        ({"validation": (X, X)}, "`validation`"),
+        ({"weights": {"loss": 2.0}}, "`weights`"),
+        ({"compute": "float32"}, "`compute`"),
+        ({"ema": 0.9}, "`ema`"),
+    ],
+    ids=["data", "batch", "rate", "rule", "loss", "validation", "weights", "compute", "ema"],
+)
+def test_another_training_in_the_file_is_refused(change, names, tmp_path):
+    file = tmp_path / "run.ckpt"
+    train(checkpoint=file, steps=10, optimiser=optax.adam(1e-2))
+    train(checkpoint=file, steps=10, optimiser=optax.adam(1e-2))  # made anew, but the same
+    with pytest.raises(ValueError, match=f"holds another training: it differs in {names}[.]"):
+        train(checkpoint=file, **{"steps": 10, "optimiser": optax.adam(1e-2)} | change)
+
+
+def test_what_can_not_be_resumed(tmp_path):
     file = tmp_path / "run.ckpt"
     train(checkpoint=file)
-    with pytest.raises(ValueError, match="holds the training of something else"):
-        train(checkpoint=file, data=(X, X**3))
-    with pytest.raises(ValueError, match="holds the training of something else"):
-        train(checkpoint=file, batch=8, key=KEY)
+    with pytest.raises(
+        ValueError, match="has done 30 steps of phase 1 already, more than are asked"
+    ):
+        train(checkpoint=file, steps=20)
+    with pytest.raises(ValueError, match="must name a file in a folder that exists"):
+        train(checkpoint=tmp_path / "no" / "run.ckpt")
     file.write_text("hello\n")
-    with pytest.raises(ValueError, match=r"is no checkpoint of `fit.train`"):
+    with pytest.raises(ValueError, match=r"is no checkpoint of this version of `fit.train`"):
         train(checkpoint=file)
 
 
-def test_each_epoch_takes_every_item_once():
-    items = np.arange(12.0)
+SCRIPT = """
+import sys
+import equinox as eqx, jax, jax.numpy as jnp, optax
+from sciml import fit, nets
+
+def loss(model, batch):
+    return jnp.mean((jax.vmap(model)(batch) - batch) ** 2)
+
+x = jnp.linspace(-1, 1, 8)[:, None]
+phases = [fit.Phase(optax.adam(optax.cosine_decay_schedule(1e-2, 9)), int(n)) for n in sys.argv[2:]]
+trained = fit.train(
+    loss, phases, model=nets.MLP(1, 1, width=4, depth=1, key=jax.random.key(0)), data=x, batch=3,
+    key=jax.random.key(1, impl="rbg"), checkpoint=sys.argv[1],
+)
+print(repr([w.tolist() for w in jax.tree.leaves(trained.last)]))
+"""
+
+
+def test_another_process_goes_on(tmp_path):
+    def run(file, *steps):
+        command = [sys.executable, "-c", SCRIPT, tmp_path / file, *map(str, steps)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    run("two", 5)
+    assert run("two", 8) == run("one", 8)
+
+
+def test_checkpoints_of_several_phases(tmp_path):
+    phases = [fit.Phase(ADAM, 20), fit.Phase(solvers.BFGS(), 5), fit.Phase(optax.sgd(1e-2), 20)]
+    options = {"steps": None, "every": 10}
+    whole = train(optimiser=phases, **options)
+    stops = [(0, 10), (0, 20), (1, 5), (2, 10)]
+    for stop in stops:
+        file = tmp_path / "run.ckpt"
+
+        def interrupt(progress, stop=stop):
+            if (progress.phase, progress.step) == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train(optimiser=phases, checkpoint=file, callbacks=interrupt, **options)
+        resumed = train(optimiser=phases, checkpoint=file, **options)
+        same(resumed.model, whole.model)
+        same(resumed.last, whole.last)
+        np.testing.assert_array_equal(resumed.history["loss"], whole.history["loss"])
+        file.unlink()
+
+
+def test_what_was_stopped_early_stays_stopped(tmp_path):
+    options = {"validation": lambda model: jnp.sum((model - 0.5) ** 2), "every": 5, "steps": 1000}
+    options |= {"model": jnp.zeros(2), "data": None, "checkpoint": tmp_path / "run.ckpt"}
+    fn = lambda model: jnp.sum((model - 1) ** 2)
+    sgd = optax.sgd(0.01)
+    stopped = train(fn, sgd, patience=3, **options)
+    again = train(fn, sgd, patience=3, **options)
+    assert again.steps == stopped.steps < 200 and "stopped early" in again.message
+    same(again.model, stopped.model)
+    assert train(fn, sgd, **options | {"steps": 300}).steps == 300  # without patience it goes on
+
+
+@pytest.mark.parametrize("items", [12, 10])
+def test_each_epoch_takes_every_item_once(items):
+    items = np.arange(float(items))
     seen = []
 
     def watching(model, batch):
-        jax.debug.callback(lambda b: seen.append(np.sort(b)), batch, ordered=True)
+        jax.debug.callback(lambda b: seen.append(np.asarray(b)), batch, ordered=True)
         return jnp.mean(model**2) + 0 * jnp.sum(batch)
 
-    kwargs = {"model": jnp.ones(2), "data": items, "batch": 4, "steps": 9, "key": KEY}
-    fit.train(watching, optax.sgd(0.1), **kwargs)
+    # What is left over goes into a batch with the first of the next epoch.
+    kwargs = {"model": jnp.ones(2), "data": items, "batch": 4, "steps": 15, "key": KEY}
+    fit.train(watching, optax.sgd(0.1), every=7, **kwargs)
     jax.effects_barrier()
-    epochs = np.reshape(seen, (3, 12))
+    epochs = np.reshape(seen, (-1, len(items)))
     for epoch in epochs:
         np.testing.assert_array_equal(np.sort(epoch), items)
     assert np.any(epochs[0] != epochs[1])
@@ -206,7 +295,19 @@ def test_named_terms_and_weights():
     np.testing.assert_allclose(
         result.history["loss"], result.history["data"] + 0.1 * result.history["size"], rtol=1e-12
     )
-    ramp = train(fn, weights={"size": lambda step: step / 10})
+    # Such losses can't be compared, nor decide which is the best: that is the last one.
+    rising = {"size": lambda step: step / 10}
+    ramp = train(fn, weights=rising)
+    same(ramp.model, ramp.last)
+    assert np.isnan(ramp.loss)
+    held = train(fn, weights=rising, validation=DATA)
+    final = fn(held.model, DATA)
+    assert held.loss == pytest.approx(float(final["data"] + 2.9 * final["size"]), rel=1e-9)
+    parts = [fit.Phase(ADAM, 10), fit.Phase(ADAM, 20)]
+    whole = train(fn, parts, steps=None, weights=rising).history
+    np.testing.assert_allclose(
+        whole["loss"], whole["data"] + np.arange(30) / 10 * whole["size"], rtol=1e-12
+    )
     np.testing.assert_allclose(
         ramp.history["loss"], ramp.history["data"] + np.arange(30) / 10 * ramp.history["size"]
     )
@@ -226,6 +327,10 @@ def test_the_average_follows_the_parameters():
         average = [a + (1 - decay) * (p - a) for a, p in zip(average, params, strict=True)]
     for a, b in zip(jax.tree.leaves(result.last), average, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
+    same(result.model, result.last)  # not the best single step
+    held = train(ema=0.9, optimiser=optax.sgd(0.1), validation=DATA)
+    assert held.loss == pytest.approx(float(loss(held.model, DATA)), rel=1e-9)
+    np.testing.assert_allclose(held.validation[-1, 1], float(loss(result.last, DATA)), rtol=1e-9)
 
 
 def _path(steps):
@@ -317,6 +422,10 @@ def test_callbacks_are_told_and_may_stop():
         10,
         20,
     ] and "stopped by a callback at step 20" in result.message
+    stop = lambda answer: train(callbacks=lambda progress: answer).steps
+    assert stop(np.bool_(True)) == stop(jnp.array(True)) == 10 and stop(np.bool_(False)) == 30
+    with pytest.raises(TypeError, match=r"must return `True` to stop, .* returned 0.5"):
+        stop(0.5)
     assert told[0].loss == result.history["loss"][9]
     assert told[0].validation == result.validation[0, 1]
     assert told[1].validation == pytest.approx(float(loss(told[1].model, DATA)), rel=1e-10)
@@ -343,10 +452,11 @@ def test_the_users_arrays_survive():
 
 misuse = [
     ({"model": None}, ValueError, "Which model is trained"),
-    ({"fn": noisy}, ValueError, r"`key` draws at random: pass `key=jax.random.key\(0\)`"),
+    ({"fn": noisy}, ValueError, r"The loss takes a key: pass `key=jax.random.key\(0\)`"),
+    ({"key": 0}, TypeError, "`key` must be a random key of JAX, such as `jax.random.key"),
     ({"batch": 8}, ValueError, "`batch` draws at random"),
-    ({"batch": 50, "key": 1}, ValueError, "`batch=50` is more than the 40 items"),
-    ({"data": (X, X[:3]), "batch": 2, "key": 1}, ValueError, "leading axis of the same length"),
+    ({"batch": 50, "key": KEY}, ValueError, "`batch=50` is more than the 40 items"),
+    ({"data": (X, X[:3]), "batch": 2, "key": KEY}, ValueError, "leading axis of the same length"),
     ({"data": None}, ValueError, "The loss takes a batch"),
     ({"fn": lambda m: 0.0}, ValueError, "There are `data`, but the loss takes the model alone"),
     ({"fn": lambda m, b: m(b[0][0])}, ValueError, "must be a real number or a dict of them"),
@@ -355,11 +465,24 @@ misuse = [
     ({"steps": None}, ValueError, "How many `steps`"),
     ({"ema": 1.5}, ValueError, "`ema` must lie between 0 and 1"),
     ({"patience": 0}, ValueError, "`patience` must be a positive integer"),
+    ({"patience": 3, "batch": 8, "key": KEY}, ValueError, "`patience` compares losses, .* `validation=`"),
+    ({"steer": 0.5, "key": KEY}, TypeError, "`steer` is for a `fit.Problem`"),
+    ({"horizon": fit.Grow(0.1)}, TypeError, "`horizon` is for a `fit.Problem`"),
+    ({"optimiser": solvers.LBFGS(), "ema": 0.9}, TypeError, "`ema` is for optimisers of Optax"),
+    ({"fn": lambda m: m(X[0])[0], "data": None, "batch": 8, "key": KEY}, ValueError, "no `data` of which"),
+    ({"fn": lambda m, key: m(X[0])[0], "key": KEY}, ValueError, "write it as `loss\\(model, batch, key\\)`"),
+    ({"fn": lambda m, a, b, c: 0.0}, ValueError, "this one needs 4 arguments"),
+    ({"fn": lambda m, b: (loss(m, b), 1)}, ValueError, "must be a real number or a dict of them, but got a tuple"),
+    ({"trainable": "layers"}, TypeError, "`trainable` must be a filter"),
+    ({"trainable": lambda m: m.layer}, ValueError, "`trainable` fails on the model: .*'layer'"),
+    ({"data": [object()]}, TypeError, "`data` must be a pytree of arrays, or an iterator"),
+    ({"optimiser": solvers.LBFGS(), "fn": lambda m, b: jnp.inf * loss(m, b)}, RuntimeError, "not finite where a phase"),
+    ({"callbacks": [3]}, TypeError, "`callbacks` must be functions"),
     ({"checkpoint": 3}, TypeError, "`checkpoint` must be the name of a file"),
     ({"model": jnp.arange(3), "fn": lambda m, b: 0.0}, ValueError, "Nothing of the model is trained"),
     ({"fn": 3}, TypeError, r"takes a `fit.Problem` or a loss"),
-    ({"data": iter([DATA]), "batch": 3, "key": 1}, ValueError, "leave out `batch`"),
-    ({"data": iter([DATA, (X[:3], X[:3])])}, ValueError, "The batches of `data` differ"),
+    ({"data": iter([DATA]), "batch": 3, "key": KEY}, ValueError, "leave out `batch`"),
+    ({"data": iter([DATA, (X[:3], X[:3])])}, ValueError, "All batches of an iterator must have the same structure"),
 ]  # fmt: skip
 
 

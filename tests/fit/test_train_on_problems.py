@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from sciml import fit, nets, solvers
+from sciml.fit._problem_goal import _shift
 
 
 class Growth(eqx.Module):
@@ -86,6 +87,77 @@ def test_resumed_training_is_the_same_training(tmp_path):
     np.testing.assert_array_equal(resumed.history, whole.history)
     again = fit.train(PROBLEM, ADAM, steps=40, checkpoint=file, **options)  # nothing left to do
     np.testing.assert_array_equal(weights(again), weights(whole))
+    with pytest.raises(ValueError, match="it differs in `horizon`, `steps`"):
+        fit.train(PROBLEM, ADAM, steps=40, checkpoint=file, every=10)
+    # Where the horizon grows, how fast it does depends on the steps.
+    fit.train(PROBLEM, ADAM, steps=20, checkpoint=tmp_path / "grown", every=10)
+    with pytest.raises(ValueError, match=r"holds a training of 20 steps, not of 40: its horizon"):
+        fit.train(PROBLEM, ADAM, steps=40, checkpoint=tmp_path / "grown", every=10)
+
+
+def test_the_horizon_grows_over_the_first_phase_alone():
+    result = fit.train(PROBLEM, [fit.Phase(optax.sgd(0.0), 11), fit.Phase(optax.sgd(0.0), 11)])
+    assert len(set(result.history[:6].tolist())) > 3
+    np.testing.assert_array_equal(result.history[5:], result.history[5])
+
+
+def test_the_average_is_what_is_returned():
+    options = {"horizon": None, "every": 10, "steps": 40}
+    plain = fit.train(PROBLEM, ADAM, **options)
+    mean = fit.train(PROBLEM, ADAM, ema=0.9, **options)
+    np.testing.assert_array_equal(mean.history, plain.history)
+    assert np.all(weights(mean) != weights(plain))
+    # The average lags: the loss falls, and so it is higher.
+    assert plain.loss < mean.loss < len(TS) * plain.history[0]
+
+
+def test_what_is_held_out_is_named_so():
+    looks = []
+    result = fit.train(PROBLEM, ADAM, steps=10, every=10, callbacks=looks.append)
+    assert looks[0].validation is None and looks[0].overall is not None
+    assert "validation loss" not in result.statistics
+    assert result.statistics["sigma"] == "not given" and "sigma not given" in str(result)
+
+
+def test_batches_of_several_forms_take_some_of_each():
+    # Three experiments of sixteen rows, two of eight: the losses of a step tell which it saw.
+    scales = {"a": 1.0, "b": 3.0, "c": 9.0, "d": 27.0, "e": 81.0}
+    rows = {name: 16 if name in "abc" else 8 for name in scales}
+    experiments = {
+        name: fit.Experiment(fit.Data(TS[: rows[name]], scales[name] * YS[: rows[name]], sigma=1.0))
+        for name in scales
+    }
+    p = problem(experiments)
+    for batch in (1, 3, 5):
+        few = fit.train(
+            p, optax.sgd(0.0), batch=batch, steps=6, key=jax.random.key(1), horizon=None
+        ).history
+        assert (len(np.unique(np.round(few, 9))) > 1) == (batch < 5)
+        if (
+            batch == 1
+        ):  # the first three steps see each of the three once, the first two both others
+            assert len(np.unique(np.round(few[:3], 9))) == 3
+    with pytest.raises(ValueError, match="`batch=6` is more than the 5 experiments"):
+        fit.train(p, ADAM, batch=6, steps=2, key=jax.random.key(1))
+
+
+def test_batches_of_rows_take_each_once():
+    # Sixteen rows, four at a time: sixteen steps are four epochs, and their losses sum up.
+    sums = fit.train(
+        PROBLEM, optax.sgd(0.0), batch=4, steps=16, key=jax.random.key(1), horizon=None
+    ).history
+    whole = fit.train(PROBLEM, optax.sgd(0.0), steps=1, horizon=None).history[0]
+    assert np.mean(sums) == pytest.approx(whole, rel=1e-10)
+    assert np.ptp(sums) > 0.1 * whole
+
+
+def test_shifted_times_stay_in_order():
+    ts = jnp.array([0.0, 0.0, 1.0, 1.0, 1.5, 4.0, 4.0])  # replicates, and padding at the end
+    for seed in range(20):
+        new = _shift(ts, jax.random.key(seed), 1.0)
+        assert new[0] == new[1] == 0.0 and new[2] == new[3] and new[5] == new[6]
+        assert jnp.all(jnp.diff(new) >= 0)
+        assert abs(float(new[2]) - 1) <= 0.25 and 0 < abs(float(new[5]) - 4) <= 1.25
 
 
 def test_each_epoch_takes_every_experiment_once():
@@ -110,7 +182,9 @@ def test_each_epoch_takes_every_experiment_once():
 
 @pytest.mark.slow
 def test_steer_moves_the_times_and_keeps_the_fit():
+    still = fit.train(PROBLEM, ADAM, steps=500)
     result = fit.train(PROBLEM, ADAM, steps=500, steer=0.5, key=jax.random.key(2))
+    assert np.all(result.history[1:] != still.history[1:])
     curve = fit.predict(result, TS)
     assert np.sqrt(np.mean((curve.mean[:, 0] - YS) ** 2)) < 0.08
 
