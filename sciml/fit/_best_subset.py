@@ -17,11 +17,12 @@ import numpy as np
 
 from .._checks import integer_at_least
 from ._library import Library
-from ._sparse_law import samples, SparseLaw
+from ._sparse_law import least_squares, rms, samples, SparseLaw
 
 
 _EXHAUSTIVE = 200_000  # subsets of a size that are all tried
 _BEAM = 200  # subsets that are extended beyond that
+_FEW = 20  # subsets whose errors are computed to all digits
 
 
 def best_subset(
@@ -33,7 +34,10 @@ def best_subset(
     max_terms: int = 5,
     outputs: Sequence[str] | None = None,
 ) -> SparseLaw:
-    """Finds the fewest terms that explain a function to a tolerance, by trying all subsets of the library.
+    """Finds the fewest terms that explain a function to a tolerance, by trying the subsets of the library.
+
+    All of them, as long as there are at most 200,000 of a size; beyond that those that extend the 200 best ones of the
+    size below.
 
     For the learnt part of a universal differential equation: `x` are the states along the trajectories, and `y` what
     the network makes of them, which is wrong by some percent. Where such values, on a few trajectories, leave many
@@ -45,11 +49,12 @@ def best_subset(
     - `library`, `x`, `y`, `outputs`: as for [`stlsq`][sciml.fit.stlsq].
     - `tolerance`: the root mean square of what may be left unexplained, relative to that of the output: as much as the
         values are thought to be wrong by.
-    - `max_terms`: more are not tried; `error` tells what the best ones leave.
+    - `max_terms`: more are not tried; the text and `error` tell what the best ones leave.
 
     **Returns:** a `SparseLaw`: a module, with its equations as text.
 
-    **Raises:** `ValueError` for shapes that do not fit and values that are not finite.
+    **Raises:** `ValueError` for shapes that do not fit, values that are not finite, and fewer samples than twice
+    `max_terms`.
 
     !!! example
 
@@ -72,7 +77,12 @@ def best_subset(
             f"`tolerance` is relative to the output and must lie between 0 and 1, but got {tolerance}."
         )
     given = samples(library, x, y, outputs)
-    most = min(integer_at_least("max_terms", max_terms), *given.table.shape)
+    most = integer_at_least("max_terms", max_terms)
+    if len(given.table) < 2 * most:
+        raise ValueError(
+            f"{len(given.table)} samples can't tell which of {given.table.shape[1]} terms to take, up to "
+            f"{most} at once: give at least {2 * most}, or lower `max_terms`."
+        )
     useful = np.flatnonzero(given.table.any(axis=0))
     table = given.table[:, useful]
     gram = table.T @ table / len(table)
@@ -82,16 +92,23 @@ def best_subset(
         best = np.zeros(0, int)
         beam = best[None]
         for size in range(1, min(most, len(useful)) + 1):
-            if square <= tolerance**2:
+            if math.sqrt(square) <= tolerance:
                 break
             subsets = _subsets(len(useful), size, beam)
             errors = square - _explained(gram, moments, subsets)
             order = np.argsort(errors, kind="stable")
-            best, beam = subsets[order[0]], subsets[order[:_BEAM]]
-            if errors[order[0]] <= tolerance**2:
+            beam = subsets[order[:_BEAM]]
+            # Differences of inner products have lost the small errors: the first few are looked at anew.
+            exact = [_error(table[:, s], value) for s in subsets[order[:_FEW]]]
+            best = subsets[order[int(np.argmin(exact))]]
+            if min(exact) <= tolerance:
                 break
         supports.append(useful[best])
-    return given.law(supports)
+    return given.law(supports, tolerance)
+
+
+def _error(table: np.ndarray, value: np.ndarray) -> float:
+    return float(rms(value - table @ least_squares(table, value)))
 
 
 def _subsets(number: int, size: int, beam: np.ndarray) -> np.ndarray:

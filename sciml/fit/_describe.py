@@ -4,6 +4,7 @@ import numpy as np
 
 from ._conclude import describe_problem
 from ._problem import check_problem, Problem
+from ._report import in_short, solver_line
 
 
 def describe(problem: Problem) -> str:
@@ -32,15 +33,12 @@ def describe(problem: Problem) -> str:
         ]
         span = f"{float(data.ts[0]):g} .. {float(data.ts[-1]):g}"
         lines.append(f"  experiment {name}: {', '.join(seen)} at {rows} times {span}")
-    lines.append(
-        f"  noise {s['noise']}, sigma {s['sigma']}   solver {s['solver']}, rtol {s['rtol']:.0e}, {s['precision']}"
-    )
+    lines.append(f"  noise {s['noise']}, sigma {s['sigma']}   {solver_line(s)}")
     rows = [["free", "start", "bounds", "scale", "prior"]]
     values = problem.naturals(np.asarray(problem.initial()))
     table = zip(problem.slots, values, np.asarray(problem.bounds), problem.priors, strict=True)
     for slot, value, (low, high), prior in table:
-        flat = np.ravel(value)
-        start = f"{flat[0]:g}" if np.all(flat == flat[0]) else f"{flat.min():g} … {flat.max():g}"
+        start = in_short(value)
         name = f"{slot.name} {slot.shape}" if slot.shape else slot.name
         if slot.labels:
             name = f"{slot.name} per {', '.join(slot.labels[:5])}" + (

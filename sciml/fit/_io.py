@@ -10,6 +10,8 @@ import hashlib
 import io
 import json
 import math
+import sys
+import warnings
 import zipfile
 from importlib import metadata
 from os import PathLike
@@ -21,13 +23,16 @@ import numpy as np
 
 from .._dtypes import require_dtype
 from ._experiment import with_fields
+from ._fingerprint import fingerprint
 from ._parameters import Varied
 from ._problem import Problem
 from ._result import Result, Starts
+from ._trained import Trained
 from ._uncertainty import Uncertainty
 
 
 _FORMAT = 1
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def save(path: str | PathLike, result: Result) -> None:
@@ -39,7 +44,10 @@ def save(path: str | PathLike, result: Result) -> None:
     - `result`: of `fit.estimate` or `fit.train`.
     """
     if not isinstance(result, Result):
-        raise TypeError(f"`save` takes a `Result` of a fit, but got {type(result).__name__}.")
+        hint = ""
+        if isinstance(result, Trained):
+            hint = " Of what was trained on a loss, save the model: `eqx.tree_serialise_leaves(path, trained.model)`."
+        raise TypeError(f"`save` takes a `Result` of a fit, but got {type(result).__name__}.{hint}")
     u = result.uncertainty
     arrays = {
         "starts_loss": result.starts.loss,
@@ -59,6 +67,8 @@ def save(path: str | PathLike, result: Result) -> None:
         "shapes": [list(slot.shape) for slot in result.problem.slots],
         "dtype": np.dtype(result.problem.lower.dtype).name,
         "data": _hash(result.problem),
+        "settings": _settings(result.problem),
+        "python": _PYTHON,
         "verb": result.verb,
         "ok": result.ok,
         "message": result.message,
@@ -113,6 +123,14 @@ def load(path: str | PathLike, like: Problem | Result) -> Result:
         parts, values = eqx.tree_deserialise_leaves(leaves, _parts_arrays(like))
     except (RuntimeError, ValueError, EOFError) as e:
         raise ValueError(f"{path} holds arrays of other shapes than the problem `like`: {e}") from e
+    # Bytecode, by which functions are told apart, differs between versions of Python.
+    known = manifest.get("python") == _PYTHON
+    if known and manifest["settings"] != _settings(like):
+        warnings.warn(
+            f"{path} was fitted with other settings than those of `like`: another activation, `observe`, noise law or "
+            "`solve`, say. The numbers are those of the file, but predictions will differ.",
+            stacklevel=2,
+        )
     model, y0, noise, observe = eqx.combine(parts, like.parts())
     own = tuple(Varied(v.slot, value) for v, value in zip(like.own, values, strict=True))
     problem = with_fields(like, model=model, y0=y0, noise=noise, observe=observe, own=own)
@@ -168,6 +186,12 @@ def _hash(problem: Problem) -> str:
     for leaf in jax.tree.leaves(problem.data):
         digest.update(np.asarray(leaf, np.float64).tobytes())
     return digest.hexdigest()
+
+
+def _settings(problem: Problem) -> str:
+    """What a problem is made of beside its arrays; of functions the code, but not of methods."""
+    arrays = lambda x: eqx.is_array(x) or isinstance(x, float)
+    return fingerprint((eqx.filter(problem.parts(), arrays, inverse=True), problem.solve))
 
 
 def _version(package: str) -> str | None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from .._constant import is_parameter
 from ._goal import AbstractGoal, Seen
 
 
@@ -143,7 +144,7 @@ def positional(fn: Callable, keyed: bool) -> int:
 def trainable_filter(model: Any, trainable: Any) -> Any:
     """A pytree of bools, or a filter of leaves."""
     if trainable is None:
-        return eqx.is_inexact_array
+        return is_parameter(model)
     # A module of bools may be callable.
     if all(isinstance(x, bool) for x in jax.tree.leaves(trainable)):
         return jax.tree.map(
@@ -161,7 +162,7 @@ def trainable_filter(model: Any, trainable: Any) -> Any:
         eqx.is_array_like,
         eqx.is_inexact_array_like,
     ):
-        return eqx.is_inexact_array
+        return is_parameter(model)
     try:
         chosen = trainable(model)
     except AttributeError as error:

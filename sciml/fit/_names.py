@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._constant import is_parameter
 from ._free import Free, Tied
 from ._hints import did_you_mean
 
@@ -76,10 +77,11 @@ class Slot:
 def leaf_names(parts: tuple) -> list[str | None]:
     """The name of each leaf of the parts; `None` for what can't be freed."""
     names = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(parts):
+    free = jax.tree.leaves(is_parameter(parts))
+    for (path, _), may in zip(jax.tree_util.tree_leaves_with_path(parts), free, strict=True):
         root = ROOTS[path[0].idx]
         rest = jax.tree_util.keystr(path[1:])
-        if not eqx.is_inexact_array(leaf):
+        if not may:
             names.append(None)
         elif root == "model":
             names.append(rest.removeprefix("."))

@@ -64,6 +64,11 @@ def predict(
 
     A [`Prediction`][sciml.fit.Prediction] with `.mean`, `.low` and `.high`.
     """
+    if not isinstance(result, Result):
+        raise TypeError(
+            f"`predict` takes a `Result` of `fit.estimate` or `fit.train`, but got a {type(result).__name__}. A model "
+            "that was trained on a loss is called itself."
+        )
     level = check_level(level)
     problem = result.problem
     member = problem.member(experiment)

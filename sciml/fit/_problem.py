@@ -1,5 +1,6 @@
 """A model, its data, and what is unknown: all that the verbs of `fit` need."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,16 @@ class Problem(eqx.Module):
             )
         if isinstance(model, type):
             raise TypeError(f"`model` must be an instance: pass `{model.__name__}(…)`.")
+        if callable(getattr(model, "field", None)):
+            raise TypeError(
+                f"A `{type(model).__name__}` returns trajectories, but `model` must be the vector field. Write a "
+                "module whose `__call__(self, t, y, args)` returns `self.net(y)`, and free its `net`."
+            )
+        if isinstance(model, eqx.Module) and not _takes(model, 3):
+            raise TypeError(
+                f"`model` is called as `model(t, y, args)`, which `{type(model).__name__}` does not take. Write a "
+                "module that has it as a field, `net`, and whose `__call__(self, t, y, args)` returns `self.net(y)`."
+            )
         if observe is not None and not callable(observe):
             raise TypeError(
                 f"`observe` must be a function `observe(t, y, args)`, but got {observe!r}."
@@ -356,6 +367,17 @@ class Problem(eqx.Module):
             else f"{len(self.experiments)} experiments with {self.size} values"
         )
         return f"Problem({type(self.model).__name__} on {data}, free: {names})"
+
+
+def _takes(fn: Any, count: int) -> bool:
+    """Whether a callable may be called with so many arguments."""
+    try:
+        inspect.signature(fn).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # nobody knows
+        return True
+    return True
 
 
 def check_problem(problem) -> None:

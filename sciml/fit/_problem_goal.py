@@ -143,7 +143,7 @@ def _some_experiments(problem: Problem, key, step, size: int) -> tuple[Member, .
 
 
 def _some_rows(problem: Problem, key: Array, step, size: int) -> list[Array]:
-    """Which rows of the only experiment are in a batch, at the turn of an epoch perhaps some fewer; padding is in none."""
+    """Which rows of the only experiment are in a batch, at the turn of an epoch perhaps fewer; padding is in none."""
     (block,), (rows,) = problem.blocks, problem.rows
     padded = block.data.ts.shape[1]
     at = drawn(key, step, size, rows)

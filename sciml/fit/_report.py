@@ -120,7 +120,10 @@ def headline(result: "Result") -> str:
     model = type(result.problem.model).__name__
     starts = result.starts
     if result.verb == "train":
-        return f"Training of {model}   {len(result.history)} steps, best loss {result.loss:.6g}"
+        ended = f"   {end}" if (end := result.statistics.get("ended")) else ""
+        return (
+            f"Training of {model}   {len(result.history)} steps, best loss {result.loss:.6g}{ended}"
+        )
     how = f"converged in {len(result.history) - 1} steps" if result.ok else "did not converge"
     if len(starts.loss) > 1:
         how += f", {int(starts.agree.sum())} of {len(starts.loss)} starts agree"
@@ -142,8 +145,22 @@ def statistics_lines(result: "Result") -> list[str]:
     second = f"noise {s['noise']}, sigma {s['sigma']}"
     if s.get("residual sigma") is not None:
         second += f" = {s['residual sigma']:.4g}"
-    second += f"   solver {s['solver']}, rtol {s['rtol']:.0e}, {s['precision']}"
-    return [first, second]
+    if "validation loss" in s:
+        first += f"   validation loss {s['validation loss']:.6g}"
+    return [first, f"{second}   {solver_line(s)}"]
+
+
+def solver_line(statistics: dict) -> str:
+    """How the model is solved; on fixed steps no tolerance counts."""
+    rtol = "" if "fixed steps" in statistics["solver"] else f"rtol {statistics['rtol']:.0e}, "
+    return f"solver {statistics['solver']}, {rtol}{statistics['precision']}"
+
+
+def in_short(values) -> str:
+    """An array as its range."""
+    flat = np.ravel(values)
+    same = np.all(flat == flat[0])
+    return f"{flat[0]:.4g}" if same else f"{np.min(flat):.4g} … {np.max(flat):.4g}"
 
 
 def text_report(result: "Result", level: float = 0.95) -> str:
@@ -184,6 +201,8 @@ def _flatten(by_name: dict) -> np.ndarray:
 
 
 def _rows(result, level) -> list[list[str]]:
+    if result.verb == "train":
+        return _rows_by_array(result)
     percent = f"{100 * level:g}%"
     head = ["parameter", "estimate", "std.err", f"{percent} interval", "bounds", "initial"]
     t = table(result, level)
@@ -201,6 +220,16 @@ def _rows(result, level) -> list[list[str]]:
                 f"{t['initial'][i]:.5g}",
             ]
         )
+    return rows
+
+
+def _rows_by_array(result) -> list[list[str]]:
+    """What was trained has no error bars, and often many numbers: one row for each array."""
+    rows = [["parameter", "estimate", "bounds", "initial"]]
+    pairs = zip(_slots(result), result.values.values(), result.initial.values(), strict=True)
+    for (slot, bounds), value, initial in list(pairs)[:_MANY]:
+        name = f"{slot.name} {slot.shape}" if slot.shape else slot.name
+        rows.append([name, in_short(value), _bounds(*bounds), in_short(initial)])
     return rows
 
 
@@ -222,7 +251,8 @@ def _bounds(low: float, high: float) -> str:
 
 def _footer(result) -> list[str]:
     out = []
-    hidden = len(result.flat_names) - _MANY
+    count = len(result.names) if result.verb == "train" else len(result.flat_names)
+    hidden = count - _MANY
     if hidden > 0:
         out.append(f"and {hidden} more parameters: see `result.values`")
     fixed = _fixed(result)

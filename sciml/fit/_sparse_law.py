@@ -1,12 +1,13 @@
 """A function as a sum of a few terms with names, and what the ways to find one have in common."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
 from .._compat import is_traced
 from ._library import Library
@@ -24,7 +25,7 @@ class SparseLaw(eqx.Module):
     - `coefficients`: one for each term of each output, in the order of `str`.
     - `terms`: a dictionary for each output, from the text of a term to its coefficient.
     - `error`: for each output, the root mean square of what the terms leave unexplained, relative to that of the
-        output.
+        output. `ok`: for each, whether that is as little as was asked for.
     """
 
     coefficients: Float[Array, " kept"]
@@ -33,10 +34,13 @@ class SparseLaw(eqx.Module):
     outputs: tuple[str, ...] = eqx.field(static=True)
     scalar: bool = eqx.field(static=True)  # the output has no axis
     error: tuple[float, ...] = eqx.field(static=True)
+    ok: tuple[bool, ...] = eqx.field(static=True)
 
-    def __call__(self, x: Float[Array, " input"]) -> Float[Array, "..."]:
+    def __call__(self, x: Real[Array, " input"]) -> Float[Array, "..."]:
         """The values at one input vector; `jax.vmap` for many."""
         x = jnp.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.inexact):  # powers of integers would overflow
+            x = x.astype(self.coefficients.dtype)
         sums = [jnp.zeros((), jnp.result_type(x, self.coefficients))] * len(self.outputs)
         for c, (output, term) in zip(self.coefficients, self.kept, strict=True):
             sums[output] = sums[output] + c * self.library.functions[term](x)
@@ -50,7 +54,11 @@ class SparseLaw(eqx.Module):
         return found
 
     def __str__(self) -> str:
-        return "\n".join(f"{name} = {_sum(terms)}" for name, terms in self.terms.items())
+        lines = []
+        for (name, terms), error, ok in zip(self.terms.items(), self.error, self.ok, strict=True):
+            left = "" if ok else f"   (leaves {100 * error:.2g} % unexplained)"
+            lines.append(f"{name} = {_sum(terms)}{left}")
+        return "\n".join(lines)
 
 
 class Samples(NamedTuple):
@@ -65,7 +73,7 @@ class Samples(NamedTuple):
     scalar: bool
     dtype: Any
 
-    def law(self, supports: list[np.ndarray]) -> SparseLaw:
+    def law(self, supports: list[np.ndarray], tolerance: float = math.inf) -> SparseLaw:
         """The law with these terms for each output, fitted by least squares."""
         kept, coefficients, errors = [], [], []
         for output, support in enumerate(supports):
@@ -75,7 +83,8 @@ class Samples(NamedTuple):
             coefficients += (c * self.scale[output] / self.term_scale[support]).tolist()
             errors.append(float(rms(value - self.table[:, support] @ c)))
         c = jnp.asarray(np.array(coefficients), self.dtype)
-        return SparseLaw(c, self.library, tuple(kept), self.outputs, self.scalar, tuple(errors))
+        ok = tuple(error <= tolerance for error in errors)
+        return SparseLaw(c, self.library, tuple(kept), self.outputs, self.scalar, tuple(errors), ok)
 
 
 def rms(values: np.ndarray) -> Any:
@@ -114,7 +123,7 @@ def samples(library: Library, x: Any, y: Any, outputs: Sequence[str] | None) -> 
                 f"`y` must have shape ({len(a)},) or ({len(a)}, output), a row for each of `x`, "
                 f"but has {b.shape}."
             )
-    inputs, values = np.concatenate(xs), np.concatenate(ys).astype(float)
+    inputs, values = np.concatenate(xs).astype(float), np.concatenate(ys).astype(float)
     if not (np.isfinite(inputs).all() and np.isfinite(values).all()):
         raise ValueError("`x` and `y` must be finite: leave out the samples that are not.")
     names = tuple(f"f{i}" for i in range(values.shape[1])) if outputs is None else tuple(outputs)

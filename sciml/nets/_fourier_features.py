@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import integer_at_least
+from .._constant import Constant
 from .._dtypes import default_float, require_dtype
 
 
@@ -15,9 +16,10 @@ class FourierFeatures(eqx.Module):
     """Sines and cosines of random multiples of the input: cos(2π B x), sin(2π B x).
 
     In front of a net they let it learn what varies fast, in time or space, which by itself it
-    learns late or not at all. The frequencies in `B` are drawn once and are not trained: their
-    gradient is zero. (An optimiser with weight decay must be told to leave them alone.) Not for
-    what is smooth on the scale of the data, where they only add noise, nor outside of the data.
+    learns late or not at all. The frequencies in `B` are drawn once and are not trained, neither by `fit.train` nor
+    in a `fit.Problem`. In a loop of your own their gradient is zero; if the optimiser has weight decay, it must be
+    told to leave them alone. Not for what is smooth on the scale of the data, where they only add noise, nor
+    outside of the data.
 
     ```python
     import equinox as eqx, jax, jax.numpy as jnp
@@ -42,7 +44,7 @@ class FourierFeatures(eqx.Module):
     in low dimensional domains*, NeurIPS 2020, arXiv 2006.10739.
     """
 
-    frequencies: Float[Array, "count in"]
+    drawn: Constant
 
     def __init__(
         self, in_size: int, count: int, *, scale: float = 1.0, dtype: Any = None, key: Any
@@ -53,9 +55,13 @@ class FourierFeatures(eqx.Module):
             raise ValueError(f"`scale` must be positive, but got {scale}.")
         name = "`FourierFeatures(dtype=…)`"
         dtype = default_float() if dtype is None else require_dtype(dtype, name)
-        self.frequencies = scale * jax.random.normal(key, (count, in_size), dtype)
+        self.drawn = Constant(scale * jax.random.normal(key, (count, in_size), dtype))
+
+    @property
+    def frequencies(self) -> Float[Array, "count in"]:
+        return self.drawn.value
 
     def __call__(self, x: Float[Array, " in"], *, key: Any = None) -> Float[Array, " out"]:
         del key  # accepted so that it fits into `equinox.nn.Sequential`
-        phase = 2 * jnp.pi * (jax.lax.stop_gradient(self.frequencies) @ x)
+        phase = 2 * jnp.pi * (self.frequencies @ x)
         return jnp.concatenate([jnp.cos(phase), jnp.sin(phase)])

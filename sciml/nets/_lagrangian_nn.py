@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._checks import integer_at_least
-from ._mlp import MLP
+from ._mlp import begin, MLP
 from ._pair import pair
 
 
@@ -36,8 +36,8 @@ class LagrangianNN(eqx.Module):
 
     - `size`: how many positions, and as many velocities.
     - `width`, `depth`, `activation`: of the net, as in [`MLP`][sciml.nets.MLP]. The activation needs two
-      derivatives that are not zero, unlike `relu`; `jax.nn.softplus`, the paper's, learnt a double pendulum
-      thirty times less well in the same 3000 steps.
+      derivatives that are not zero, unlike `relu` (the paper takes
+      `jax.nn.softplus`).
     - `angles`: whether positions are angles. The net then sees their cosines and sines.
     - `init`: `"unit"`, where L = ½|v|² + net(q, v) and the net is small at first, so that the linear system begins
       near the identity, or `"cranmer"`, the paper's: L = net(q, v), with deviations of the weights that were found by
@@ -140,13 +140,12 @@ def _as_cranmer(net: MLP, width: int, key: Any) -> MLP:
     deviations = (
         [2.2 * width**-0.5] + [0.58 * i * width**-0.5 for i in range(1, depth)] + [width**0.5]
     )
-    layers = []
-    for layer, std, k in zip(net.layers, deviations, jax.random.split(key, depth + 1), strict=True):
-        weight, bias = layer.weight, layer.bias
-        assert bias is not None
-        new = std * jax.random.normal(k, weight.shape, weight.dtype), jnp.zeros_like(bias)
-        layers.append(eqx.tree_at(lambda x: (x.weight, x.bias), layer, new))
-    return eqx.tree_at(lambda n: n.layers, net, tuple(layers))
+    keys = jax.random.split(key, depth + 1)
+    layers = tuple(
+        begin(jax.nn.initializers.normal(std), layer, k)
+        for layer, std, k in zip(net.layers, deviations, keys, strict=True)
+    )
+    return eqx.tree_at(lambda n: n.layers, net, layers)
 
 
 def _solve_damped(m: Array, b: Array, ridge: float | None) -> Array:

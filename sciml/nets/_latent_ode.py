@@ -48,8 +48,8 @@ class LatentODE(eqx.Module):
     - `hidden`: length of the state of the ODE, and of the encoder.
     - `width`, `depth`: of the nets of the field and between latent vector and first state.
     - `encoder`: `"gru"`, a gated recurrent unit that is told the gaps between measurements, or
-      `"ode-rnn"`, where between them its state follows an ODE of its own (one Euler step a gap, as in the
-      paper): slower, for gaps that differ much.
+      `"ode-rnn"`, where between them its state follows an ODE of its own (one Euler step
+      a gap): slower, for gaps that differ much.
     - `noise`: standard deviation of a measurement about the trajectory. It weighs the two terms of the loss.
     - `method`, `rtol`, `atol`, `steps`, `max_steps`: as in [`solve`][sciml.solvers.solve]. By default one
       step of `RK4` between neighbouring times.

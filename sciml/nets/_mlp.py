@@ -36,7 +36,7 @@ class MLP(eqx.Module):
     - `scale`: multiplies the weights of the last layer at the start. A small one starts the
       vector field near zero, where long solves are safe.
     - `bound`: the output becomes `bound * tanh(output)`, which no solve can follow to infinity in
-      finite time. A number stays as it is, an array such as `jnp.array(1.0)` is trained.
+      finite time. A number stays as it is, in a `fit.Problem` too; an array such as `jnp.array(1.0)` is trained.
     - `residual`: hidden layers after the first add to what they are given, for deep nets.
     - `init`: how weights begin, one of `jax.nn.initializers`; biases are then zero. By default
       Equinox's: both uniform within ±1/√(inputs of the layer).
@@ -45,7 +45,8 @@ class MLP(eqx.Module):
     """
 
     layers: tuple[eqx.nn.Linear, ...]
-    bound: float | Float[Array, ""] | None
+    bound: Float[Array, ""] | None
+    fixed_bound: float | None = eqx.field(static=True)
     activation: Callable = eqx.field(static=True)
     residual: bool = eqx.field(static=True)
 
@@ -84,22 +85,31 @@ class MLP(eqx.Module):
             for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
         ]
         if init is not None:
-            layers = [_begin(init, layer, k) for layer, k in zip(layers, keys, strict=True)]
+            layers = [begin(init, layer, k) for layer, k in zip(layers, keys, strict=True)]
         layers[-1] = jax.tree.map(lambda w: scale * w, layers[-1])
         self.layers = tuple(layers)
-        self.bound = bound.astype(dtype) if isinstance(bound, jax.Array) else bound
+        learnt = isinstance(bound, jax.Array)
+        self.bound = bound.astype(dtype) if learnt else None
+        self.fixed_bound = None if learnt or bound is None else float(bound)
         self.activation, self.residual = activation, residual
 
     def __call__(self, x: Float[Array, " in"], *, key: Any = None) -> Float[Array, " out"]:
         del key  # accepted so that it fits into `equinox.nn.Sequential`
+        wanted = self.layers[0].weight.shape[1:]
+        if x.shape != wanted:
+            raise ValueError(
+                f"This net takes a vector of {wanted[0]} numbers, but got shape {x.shape}. For a batch use `jax.vmap`."
+            )
         for i, layer in enumerate(self.layers[:-1]):
             y = self.activation(layer(x))
             x = x + y if self.residual and i else y
         x = self.layers[-1](x)
-        return x if self.bound is None else self.bound * jnp.tanh(x)
+        bound = self.fixed_bound if self.bound is None else self.bound
+        return x if bound is None else bound * jnp.tanh(x)
 
 
-def _begin(init: Callable, layer: eqx.nn.Linear, key) -> eqx.nn.Linear:
+def begin(init: Callable, layer: eqx.nn.Linear, key) -> eqx.nn.Linear:
+    """The layer with weights from one of `jax.nn.initializers`, and no biases."""
     weight, bias = layer.weight, layer.bias
     assert bias is not None
     # JAX's initialisers take the inputs to be the rows, Equinox has them as columns.

@@ -102,6 +102,10 @@ class NeuralODE(eqx.Module):
 
         The trajectory, shape `(time, state)`.
         """
+        if not hasattr(y0, "dtype") or jnp.ndim(y0) != 1:
+            raise ValueError(
+                f"`y0` must be a vector, such as `jnp.array([1.0, 0.0])`, but got {y0!r}. For a batch use `jax.vmap`."
+            )
         sol = solve(
             self.field, y0, ts, args,
             method=self.method, rtol=self.rtol, atol=self.atol, steps=self.steps,

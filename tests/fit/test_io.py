@@ -7,6 +7,7 @@ import fit_cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from fit_cases import decay_problem, T, Y
 
@@ -185,3 +186,19 @@ def test_wrong_kinds(tmp_path, path, result):
         fit.save(tmp_path / "x", result.problem)
     with pytest.raises(TypeError, match=r"`like` must be a `fit.Problem`, but is a Product"):
         fit.load(path, like=result.model)
+
+
+def test_other_settings_are_noticed(result, path):
+    like = product_problem(FREE)
+    other = fit.Problem(like.model, like.data, y0=like.y0, free=FREE, solve=fit.Solve(steps=8))
+    with pytest.warns(UserWarning, match="was fitted with other settings than those of `like`"):
+        fit.load(path, like=other)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_was_trained_on_a_loss_is_no_result(tmp_path):
+    trained = fit.train(lambda m: jnp.sum(m**2), optax.sgd(0.1), steps=2, model=jnp.ones(2))
+    with pytest.raises(TypeError, match=r"save the model: `eqx.tree_serialise_leaves"):
+        fit.save(tmp_path / "no", trained)
+    with pytest.raises(TypeError, match=r"takes a `Result` .* but got a Trained"):
+        fit.predict(trained, [0.0, 1.0])

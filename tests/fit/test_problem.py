@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fit_cases import Decay, decay_problem, LotkaVolterra, T, Y
 
-from sciml import fit
+from sciml import fit, nets
 
 
 class Counting(eqx.Module):
@@ -293,3 +293,14 @@ def test_other_states_meet_the_columns_in_order():
     p = lotka()
     seen = p.observed(p.parts(), 0.0, {"a": jnp.array([1.0, 2.0]), "b": jnp.array(3.0)})
     assert seen.tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_net_is_no_vector_field_by_itself():
+    net = nets.MLP(1, 1, width=2, depth=1, key=jax.random.key(0))
+    data = fit.Data(jnp.arange(3.0), jnp.ones(3))
+    options = {"y0": jnp.ones(1), "free": {"net": fit.Free()}}
+    with pytest.raises(TypeError, match=r"which `MLP` does not take. Write a module"):
+        fit.Problem(net, data, **options)
+    with pytest.raises(TypeError, match=r"A `NeuralODE` returns trajectories, but `model` must be"):
+        fit.Problem(nets.NeuralODE(net), data, **options)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from sciml import fit
+from sciml.fit._stlsq import _regression
 
 
 LIBRARY = fit.Library.polynomials(["x", "y"], 3)
@@ -102,11 +103,34 @@ def test_noise_and_a_curve_leave_the_fewest_terms():
     assert law.terms["f0"]["x y"] == pytest.approx(-0.9, rel=0.01)
 
 
-def test_ridge_steadies_dependent_terms():
-    x = np.stack([X[:, 0], X[:, 0] + 1e-9 * X[:, 1]], 1)
-    library = fit.Library.polynomials(["x", "z"], 1)
-    law = fit.stlsq(library, x, 3 * X[:, 0] + 0.01 * X[:, 1], ridge=1e-6)
-    assert abs(sum(law.terms["f0"].values()) - 3) < 0.1
+def test_ridge_shrinks_what_hardly_differs():
+    # The second term is the first and a hair: without a ridge noise gives it any coefficient.
+    noise = np.random.default_rng(4).normal(size=(80, 2))
+    table = np.stack([X[:, 0], X[:, 0] + 1e-3 * noise[:, 0]], 1)
+    value = 3 * X[:, 0] + 0.05 * noise[:, 1]
+    loose, steady = (_regression(table, value, ridge) for ridge in (0.0, 1e-3))
+    assert abs(loose[1] - loose[0]) > 3 and np.all(np.abs(steady - 1.5) < 0.05)
+    normal = table.T @ table / 80 + 1e-3 * np.eye(2)
+    np.testing.assert_allclose(steady, np.linalg.solve(normal, table.T @ value / 80), rtol=1e-8)
+
+
+def test_powers_of_integers_do_not_overflow():
+    x = np.arange(-40, 40)[:, None] * 100_000
+    library = fit.Library.polynomials(["x"], 4)
+    law = fit.best_subset(library, x, 2 * x[:, 0].astype(float) ** 4, tolerance=1e-9)
+    assert law.terms == {"f0": {"x^4": pytest.approx(2)}}
+    assert float(law(jnp.array([100_000]))) == pytest.approx(2e20)
+
+
+def test_exact_data_meet_any_tolerance():
+    law = fit.best_subset(LIBRARY, X, Y, tolerance=1e-12)
+    assert [len(terms) for terms in law.terms.values()] == [2, 2] and law.ok == (True, True)
+
+
+def test_what_is_not_explained_is_said():
+    law = fit.best_subset(LIBRARY, X, np.exp(X[:, 0]), tolerance=1e-6, max_terms=1)
+    assert law.ok == (False,)
+    assert f"(leaves {100 * law.error[0]:.2g} % unexplained)" in str(law)
 
 
 @each_way
@@ -141,6 +165,8 @@ def test_misuse_of_options_and_libraries():
         fit.stlsq(LIBRARY, X, Y, threshold=2.0)
     with pytest.raises(ValueError, match="`tolerance` is relative"):
         fit.best_subset(LIBRARY, X, Y, tolerance=0.0)
+    with pytest.raises(ValueError, match=r"3 samples can't tell .* give at least 10"):
+        fit.best_subset(LIBRARY, X[:3], Y[:3])
     with pytest.raises(ValueError, match="80 samples can't tell 91 terms apart"):
         fit.stlsq(fit.Library.polynomials(["x", "y"], 12), X, Y)
     with pytest.raises(TypeError, match="outside of `jit`"):

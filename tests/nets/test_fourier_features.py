@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from sciml import nets
+from sciml import fit, nets
 
 
 KEY = jax.random.key(0)
@@ -15,6 +15,13 @@ def in_front(key=KEY, dtype=None, scale=1.0):
     k1, k2 = jax.random.split(key)
     features = nets.FourierFeatures(2, 5, scale=scale, dtype=dtype, key=k1)
     return eqx.nn.Sequential([features, nets.MLP(10, 1, width=8, depth=1, dtype=dtype, key=k2)])
+
+
+class Wrapped(eqx.Module):
+    net: eqx.nn.Sequential
+
+    def __call__(self, t, y, args):
+        return self.net(y) * y
 
 
 def test_battery(battery):
@@ -34,7 +41,18 @@ def test_the_formula():
 def test_frequencies_are_not_trained():
     features = nets.FourierFeatures(2, 5, key=jax.random.key(0))
     gradient = eqx.filter_grad(lambda f: jnp.sum(f(jnp.ones(2))))(features)
-    assert np.all(gradient.frequencies == 0)
+    assert np.all(gradient.drawn.array == 0)
+    # Nor in a problem, nor by weight decay.
+    model = Wrapped(in_front())
+    data = fit.Data(jnp.arange(3.0), jnp.ones((3, 2)))
+    free = {"net": fit.Free()}
+    problem = fit.Problem(model, data, y0=jnp.ones(2), free=free, solve=fit.Solve(steps=1))
+    assert {s.name.split(".")[1] for s in problem.slots} == {"layers[1]"}
+    trained = fit.train(
+        lambda net: jnp.sum(net(jnp.ones(2)) ** 2), optax.adamw(0.1), steps=2, model=in_front()
+    )
+    same = trained.last[0].frequencies == in_front()[0].frequencies
+    assert np.all(same) and np.any(trained.last[1].layers[0].bias != in_front()[1].layers[0].bias)
     assert np.any(jax.jacfwd(features)(jnp.ones(2)) != 0)
 
 
