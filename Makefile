@@ -51,7 +51,7 @@ serve: venv-dev ## show the documentation while writing it
 	$(run) -m zensical serve
 
 bench: venv-bench ## run the benchmarks, one after the other
-	@for name in core batches work_precision structured nonlinear fit; do \
+	@for name in core batches work_precision structured nonlinear fit nets; do \
 	    echo "== benchmarks/$$name.py"; $(run) "benchmarks/$$name.py" || exit 1; \
 	done
 

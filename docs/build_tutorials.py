@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "tutorials"
 TUTORIALS = (
     "hamiltonian_nn", "hare_lynx", "neural_ode", "ude", "neural_cde", "latent_ode", "bouncing_ball",
-    "theophylline", "driven_oscillator", "influenza", "alpha_pinene", "methanol", "hiv",
+    "theophylline", "driven_oscillator", "robertson_net", "influenza", "alpha_pinene", "methanol", "hiv",
 )  # fmt: skip
 
 QUICK = "--quick" in sys.argv  # the examples look there too

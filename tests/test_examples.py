@@ -77,6 +77,12 @@ def test_hamiltonian_nn(tmp_path):
 
 
 @pytest.mark.slow
+def test_robertson_net(tmp_path):
+    out = run("robertson_net.py", tmp_path)
+    assert re.search(r"^17 times: ", out, re.M) and "mean absolute errors" in out
+
+
+@pytest.mark.slow
 def test_neural_cde(tmp_path):
     out = run("neural_cde.py", tmp_path)
     loss, accuracy = re.search(
@@ -129,6 +135,7 @@ def test_the_readme_shows_the_first_fit():
 NARRATED = (
     "hare_lynx", "ude", "neural_ode", "influenza", "alpha_pinene", "methanol", "hiv", "theophylline",
     "hamiltonian_nn", "neural_cde", "latent_ode", "lagrangian_nn",
+    "robertson_net",
 )  # fmt: skip
 
 

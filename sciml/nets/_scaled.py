@@ -34,7 +34,8 @@ class Scaled(eqx.Module):
       `args`, what is appended to the state reaches it as it is.
     - `y_scale`: typical sizes of the components of the state, one for each. Of data: their range, or
       largest magnitude.
-    - `t_scale`: the time in which the state changes by about its scale; of data, their span.
+    - `t_scale`: the time in which the state changes by about its scale; of data, their span. Where some components move
+      far faster than others, a time for each: that of its fastest change.
     - `log`: the net is given log10(y / y_scale) instead, for states that stay positive and span decades
       each; values below `floor` enter as `floor`.
     - `floor`: see there, relative to the scale.
@@ -46,7 +47,7 @@ class Scaled(eqx.Module):
     net: Callable
     # Numbers, not arrays: nothing here is trained, nor shrunk by weight decay.
     y_scale: tuple[float, ...] = eqx.field(static=True)
-    t_scale: float = eqx.field(static=True)
+    t_scale: tuple[float, ...] = eqx.field(static=True)
     log: bool = eqx.field(static=True)
     floor: float = eqx.field(static=True)
 
@@ -55,23 +56,28 @@ class Scaled(eqx.Module):
         net: Callable,
         *,
         y_scale: Numbers,
-        t_scale: float = 1.0,
+        t_scale: Numbers | float = 1.0,
         log: bool = False,
         floor: float = 1e-10,
     ):
         if not callable(net):
             raise TypeError(f"`net` must be callable, but is a {type(net).__name__}.")
-        scale = np.asarray(y_scale, float)
+        scale, times = np.asarray(y_scale, float), np.asarray(t_scale, float)
         if scale.ndim != 1 or not scale.size or not np.all(np.isfinite(scale) & (scale > 0)):
             raise ValueError(
                 "`y_scale` must be a vector of positive numbers, one for each component of the state, "
                 f"but is {y_scale}. For a component that is always zero take 1."
             )
-        for name, value in (("t_scale", t_scale), ("floor", floor)):
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"`{name}` must be a positive number, but is {value}.")
+        if times.shape not in ((), scale.shape) or not np.all(np.isfinite(times) & (times > 0)):
+            raise ValueError(
+                "`t_scale` must be a positive number, or one for each component of the state as `y_scale` has them, "
+                f"but is {t_scale}."
+            )
+        if not (np.isfinite(floor) and floor > 0):
+            raise ValueError(f"`floor` must be a positive number, but is {floor}.")
         self.net, self.y_scale = net, tuple(float(x) for x in scale)
-        self.t_scale, self.log, self.floor = float(t_scale), log, float(floor)
+        self.t_scale = tuple(float(x) for x in np.broadcast_to(times, scale.shape))
+        self.log, self.floor = log, float(floor)
 
     def __call__(self, y: Float[Array, " in"], *, key: Any = None) -> Float[Array, " out"]:
         del key  # accepted so that it fits into `equinox.nn.Sequential`
@@ -88,4 +94,4 @@ class Scaled(eqx.Module):
             raise ValueError(
                 f"`net` must return {n} numbers, as many as `y_scale` has, but returned shape {dx.shape}."
             )
-        return dx * (scale / self.t_scale)
+        return dx * (scale / jnp.asarray(self.t_scale, y.dtype))

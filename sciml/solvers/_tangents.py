@@ -27,8 +27,8 @@ from ._record import KEPT, Record, SEGMENT, SEGMENTS
 
 
 _FEW = 16384  # parameters up to which they join the unknowns in a batch, too
-# States and parameters up to which a step is differentiated with its stages written out: up to
-# twice as fast to run, and up to twice as long to compile.
+# States up to which a step is differentiated with its stages written out: up to twice as fast to run, and up to twice
+# as long to compile.
 _SMALL = 64
 
 
@@ -77,7 +77,7 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
     if varies(y0) and not all(varies(leaves[k]) for k in moving):
         raise ValueError(_SHARED_IN_SHARDS)
     joined = not share_many(y0, theta, dflat.shape[0])
-    small = n + dflat.shape[0] <= _SMALL
+    small = n <= _SMALL
 
     def moved(deltas):
         new = list(leaves)
@@ -109,13 +109,13 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
         return y1, dy1, dk
 
     def step_vjp(part, y, s, h, gy, gk, gv):
-        """Cotangents of the state before a step, and `gv` with those of the parameters added."""
+        """Cotangents of the state before a step, and `gv`, one for each parameter, with theirs added."""
         if gv is None:
             _, vjp = jax.vjp(lambda y: phi_fast(part, y, still, s, h), y)
             return vjp((gy, gk))[0], None
         _, vjp = jax.vjp(lambda y, deltas: phi_fast(part, y, deltas, s, h), y, still)
         gy, g = vjp((gy, gk))
-        return gy, gv + pull_back(g)[0]
+        return gy, jax.tree.map(jnp.add, gv, g)
 
     starts, sizes, slots, fractions = jax.lax.stop_gradient(
         (rec.s, rec.h, rec.slots, rec.fractions)
@@ -206,6 +206,8 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
 
     def backwards(_, b):
         gv, gx, gout = unpack(b)
+        # Added up leaf by leaf: the flat vector would be written anew for every step.
+        sums = None if gv is None else [varying_like(jnp.zeros_like(x), x, b) for x in still]
 
         def segment(carry):
             i, r, gv, x, lam = carry
@@ -238,9 +240,9 @@ def tangents_at_fixed_fractions(static, primals, tangents, rec: Record, fine):
             return i - 1, r, gv, put(x, i, lam), lam
 
         last = rec.rows.astype(used.dtype) - 1
-        carry = (used - 1, last, gv, gx, 0 * gx[0])
-        _, _, gv, x, _ = jax.lax.while_loop(lambda c: c[0] >= 0, segment, carry)
-        return pack(gv, x, gout)
+        carry = (used - 1, last, sums, gx, 0 * gx[0])
+        _, _, sums, x, _ = jax.lax.while_loop(lambda c: c[0] >= 0, segment, carry)
+        return pack(None if gv is None else gv + pull_back(sums)[0], x, gout)
 
     def sweep(deltas, x):
         """What the segments make of tangents at their starts: `(tangents at the ends, rows)`."""

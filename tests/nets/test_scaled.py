@@ -38,6 +38,13 @@ def test_the_formula():
     np.testing.assert_allclose(low(jnp.array([0.0, -1.0])), want, rtol=1e-12)
 
 
+def test_a_time_for_each_component():
+    y = jnp.array([0.5, 2e-3])
+    one = nets.Scaled(mlp(), y_scale=SCALE)(y)
+    got = nets.Scaled(mlp(), y_scale=SCALE, t_scale=[50.0, 1e-3])(y)
+    np.testing.assert_allclose(got, one / np.array([50.0, 1e-3]), rtol=1e-12)
+
+
 def test_only_the_net_is_trained():
     scaled = nets.Scaled(mlp(), y_scale=SCALE)
     assert len(jax.tree.leaves(scaled)) == len(jax.tree.leaves(mlp()))
@@ -69,8 +76,9 @@ def test_what_is_refused():
         nets.Scaled(mlp(), y_scale=[1.0, 0.0])
     with pytest.raises(ValueError, match="`y_scale` must be a vector"):
         nets.Scaled(mlp(), y_scale=2.0)
-    with pytest.raises(ValueError, match="`t_scale` must be a positive number, but is 0"):
-        nets.Scaled(mlp(), y_scale=SCALE, t_scale=0)
+    for wrong in (0, [1.0, 2.0, 3.0], [1.0, jnp.nan]):
+        with pytest.raises(ValueError, match="`t_scale` must be a positive number, or one for"):
+            nets.Scaled(mlp(), y_scale=SCALE, t_scale=wrong)
     with pytest.raises(TypeError, match="`net` must be callable"):
         nets.Scaled(3.0, y_scale=SCALE)
     with pytest.raises(ValueError, match="`y_scale` has 2 numbers, but the state has only 1"):
