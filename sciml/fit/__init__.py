@@ -19,6 +19,7 @@ from ._intervals import intervals as intervals
 from ._io import load as load, save as save
 from ._library import Library as Library
 from ._matching import Matching as Matching
+from ._orbax import Orbax as Orbax
 from ._phases import Phase as Phase
 from ._predict import predict as predict, Prediction as Prediction
 from ._problem import Problem as Problem

@@ -91,7 +91,9 @@ class FileStore(AbstractStore):
     def __init__(self, path: Any, *args):
         super().__init__(*args)
         if not isinstance(path, str | PathLike):
-            raise TypeError(f"`checkpoint` must be the name of a file, but got {path!r}.")
+            raise TypeError(
+                f"`checkpoint` must be the name of a file or a `fit.Orbax(folder)`, but got {path!r}."
+            )
         self.path = pathlib.Path(path)
         if self.path.is_dir() or not self.path.absolute().parent.is_dir():
             raise ValueError(
@@ -123,11 +125,3 @@ class FileStore(AbstractStore):
 
     def finish(self) -> None:
         pass
-
-
-def as_store(
-    checkpoint: Any, parts: dict[str, Any], phases: list[Phase], settled_steps: bool
-) -> AbstractStore | None:
-    if checkpoint is None:
-        return None
-    return FileStore(checkpoint, parts, phases, settled_steps)

@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from ._batches import Deck, Stacked
 from ._goal import AbstractGoal
+from ._layout import Layout, value, value_and_grad
 
 
 GIVE_UP = 30  # rejected steps in a row; by then the update is a billionth of what it was
@@ -47,11 +48,16 @@ class State(eqx.Module):
 
 
 class Options(eqx.Module):
-    """- `decay`: of the average. `items`, `batch`: how many items the data have, and how many of them a step takes."""
+    """How a step is made.
+
+    - `decay`: of the average. `items`, `batch`: how many items the data have, and how many of them a step takes.
+    - `layout`: over which devices.
+    """
 
     decay: float | None = eqx.field(static=True)
     items: int | None = eqx.field(static=True)
     batch: int | None = eqx.field(static=True)
+    layout: Layout | None = eqx.field(static=True)
 
 
 def begin(optimiser: Any, params: Any, options: Options, key: Any) -> State:
@@ -97,7 +103,7 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
     """
     goal, optimiser, options, data, key, before, until, steps, size = fixed
     optimiser = optax.with_extra_args_support(optimiser)
-    first = state.step
+    first, layout = state.step, options.layout
 
     def one(state: State):
         i, deck = state.step, state.deck
@@ -109,11 +115,12 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
         else:
             batch = data
         point = here(goal, state)
-        value_fn = lambda p: goal.loss(p, batch, key, before + i, steps)
-        (loss, seen), grads = jax.value_and_grad(value_fn, has_aux=True)(point)
+        now = (batch, key, before + i, steps)
+        (loss, seen), grads = value_and_grad(goal, layout, point, *now)
+        value_fn = lambda p: value(goal, layout, p, *now)[0]
         with jax.numpy_dtype_promotion("standard"):  # Optax mixes counts and floats
             updates, opt = optimiser.update(
-                grads, state.opt, point, value=loss, grad=grads, value_fn=lambda p: value_fn(p)[0]
+                grads, state.opt, point, value=loss, grad=grads, value_fn=value_fn
             )
         updates = jax.tree.map(lambda u, p: u.astype(p.dtype), updates, point)
         finite = [jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves((loss, grads, updates))]
@@ -144,6 +151,8 @@ def advance(fixed: tuple, state: State) -> tuple[State, tuple[Array, dict[str, A
             row=jnp.where(ok, 0, state.row + 1),
             rejected=state.rejected + jnp.where(ok, 0, 1),
         )
+        if layout is not None:
+            after = layout.hold(after)
         return after, (loss, seen.terms, ok)
 
     shapes = jax.eval_shape(one, state)[1]

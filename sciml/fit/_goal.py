@@ -4,7 +4,9 @@ import abc
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 
 class Seen(eqx.Module):
@@ -17,6 +19,25 @@ class Seen(eqx.Module):
     terms: dict[str, Array]
     ok: Array
     comparable: Array
+
+
+class Part(eqx.Module):
+    """What one device of several sees, which are `count` and lie along `axes` of a mesh."""
+
+    index: Array
+    count: int = eqx.field(static=True)
+    axes: tuple[str, ...] = eqx.field(static=True)
+
+    def total(self, x: Array) -> Array:
+        """The sum over all devices."""
+        return jax.lax.psum(x, self.axes)
+
+    def share(self, at: Int[Array, " item"]) -> tuple[Int[Array, " mine"], Bool[Array, " mine"]]:
+        """Those of the items that are for this device, filled up, and which are no filling."""
+        items = at.shape[0]
+        size = -(-items // self.count)
+        place = self.index * size + jnp.arange(size)
+        return at[jnp.minimum(place, items - 1)], place < items
 
 
 class AbstractGoal(eqx.Module):
@@ -32,9 +53,15 @@ class AbstractGoal(eqx.Module):
 
     @abc.abstractmethod
     def loss(
-        self, params: Any, batch: Any, key: Any, step: Array, steps: Array
+        self,
+        params: Any,
+        batch: Any,
+        key: Any,
+        step: Array,
+        steps: Array,
+        part: Part | None = None,
     ) -> tuple[Array, Seen]:
-        """The loss at a step."""
+        """The loss at a step; of a part, what it adds to it."""
 
     @abc.abstractmethod
     def whole(self, params: Any, key: Any) -> tuple[Array, Array] | None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from .._constant import is_parameter
-from ._goal import AbstractGoal, Seen
+from ._goal import AbstractGoal, Part, Seen
 
 
 class LossGoal(AbstractGoal):
@@ -46,10 +46,14 @@ class LossGoal(AbstractGoal):
     def judges(self) -> bool:
         return self.comparable or self.validation is not None
 
-    def loss(self, params, batch, key, step, steps):
+    def loss(self, params, batch, key, step, steps, part: Part | None = None):
         del steps
         key = jax.random.fold_in(jax.random.fold_in(key, 0), step)
+        if part is not None:
+            key = jax.random.fold_in(key, part.index)
         total, terms = self._terms(params, batch, key, step)
+        if part is not None:  # a mean over all items is the mean of those of equal parts
+            total, terms = jax.tree.map(lambda x: x / part.count, (total, terms))
         counts = jnp.asarray(self.comparable and self.validation is None)
         return total, Seen(terms, jnp.asarray(True), counts)
 

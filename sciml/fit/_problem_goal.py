@@ -6,12 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Int
 
 from ._batches import drawn
 from ._blocks import Member
 from ._experiment import with_fields
-from ._goal import AbstractGoal, Seen
+from ._goal import AbstractGoal, Part, Seen
 from ._laws import Normal
 from ._levels import laws_of, levelled
 from ._likelihood import loss_at
@@ -37,7 +37,7 @@ class ProblemGoal(AbstractGoal):
     def judges(self) -> bool:
         return True
 
-    def loss(self, params, batch, key, step, steps):
+    def loss(self, params, batch, key, step, steps, part: Part | None = None):
         del batch
         problem, size = self.problem, self.batch
         dtype = problem.blocks[0].data.ts.dtype
@@ -50,7 +50,9 @@ class ProblemGoal(AbstractGoal):
         if self.steer:
             lots = jax.random.fold_in(jax.random.fold_in(key, step), 1)
             problem = with_fields(problem, blocks=_shifted(problem, lots, self.steer))
-        loss, ok = _mean(problem, self.problem, params, share, chosen)
+        if part is not None:
+            problem = with_fields(problem, blocks=tuple(_share(b, part) for b in problem.blocks))
+        loss, ok = _mean(problem, self.problem, params, share, chosen, part)
         all_alike = size is None and not self.steer and self.validation is None
         return loss, Seen({}, ok, jnp.asarray(all_alike) & (share >= 1))
 
@@ -74,11 +76,13 @@ def mean_loss(problem: Problem, params: dict[str, Array]) -> tuple[Array, Array]
     return jnp.where(ok, total, jnp.inf) / count.astype(total.dtype), ok
 
 
-def _mean(problem: Problem, every: Problem, params, share, chosen):
-    """The loss per value of what is in sight of `every` experiment."""
+def _mean(problem: Problem, every: Problem, params, share, chosen, part: Part | None):
+    """The loss per value of what is in sight of `every` experiment, or what a part adds to it."""
     data, prior, ok, count = loss_at(problem, join(problem, params), "reverse", share, chosen)
     # A prior weighs the same against each value, however many are in sight.
     size = sum((jnp.sum(block.data.seen) for block in every.blocks), jnp.zeros((), int))
+    if part is not None:
+        count, prior = part.total(count), prior / part.count
     return data / jnp.maximum(count, 1).astype(data.dtype) + prior / size.astype(data.dtype), ok
 
 
@@ -136,10 +140,21 @@ def _some_experiments(problem: Problem, key, step, size: int) -> tuple[Member, .
     out = []
     for k, block in enumerate(problem.blocks):
         few = min(max(1, round(size * block.count / total)), block.count)
-        at = drawn(jax.random.fold_in(key, k), step, few, block.count)
-        arrays, static = eqx.partition(block, eqx.is_array)
-        out.append(eqx.combine(jax.tree.map(lambda x, at=at: x[at], arrays), static))
+        out.append(_pick(block, drawn(jax.random.fold_in(key, k), step, few, block.count)))
     return tuple(out)
+
+
+def _pick(block: Member, at: Int[Array, " member"]) -> Member:
+    arrays, static = eqx.partition(block, eqx.is_array)
+    return eqx.combine(jax.tree.map(lambda x: x[at], arrays), static)
+
+
+def _share(block: Member, part: Part) -> Member:
+    """The experiments for one device; of those that only fill it up nothing is seen."""
+    at, real = part.share(jnp.arange(block.count))
+    block = _pick(block, at)
+    seen = block.data.seen & real[:, None, None]
+    return with_fields(block, data=with_fields(block.data, seen=seen))
 
 
 def _some_rows(problem: Problem, key: Array, step, size: int) -> list[Array]:

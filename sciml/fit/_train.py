@@ -7,9 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from .._checks import integer_at_least
 from ._grow import Grow
+from ._layout import as_layout
+from ._orbax import Orbax
 from ._phases import as_phases
 from ._problem import Problem
 from ._result import Result
@@ -44,7 +47,9 @@ def train(
     min_delta: float = 0.0,
     every: int = 100,
     callbacks: Any = (),
-    checkpoint: str | PathLike | None = None,
+    checkpoint: str | PathLike | Orbax | None = None,
+    mesh: Mesh | int | str | None = None,
+    fsdp: bool = False,
 ) -> Result | Trained:
     """Trains by gradient descent: the free parameters of a problem, or a model on any loss.
 
@@ -125,7 +130,14 @@ def train(
     - `callbacks`: functions of a [`Progress`][sciml.fit.Progress]; one that returns `True` stops.
     - `checkpoint`: a file that holds all that is needed to go on: called again with the same arguments, training
       goes on from there, bit for bit as if it had not been interrupted. More `steps` may be asked for, unless a growing
-      horizon or weights depend on them. Another training in the file is an error.
+      horizon or weights depend on them. Another training in the file is an error. Or a folder in which
+      [`Orbax`][sciml.fit.Orbax] keeps the same.
+    - `mesh`: devices to train on: a `jax.sharding.Mesh`, how many, or `"all"`. Each takes its share of the
+      experiments of a problem, or of the items of a batch, of whose loss the mean over the devices is taken. So a loss
+      must be a mean over items; where it draws at random each device draws its own.
+      Gradients are added up once a step; validations and methods of second order are computed by each device alike.
+    - `fsdp`: whether large parameters and the state of the optimiser are spread over the mesh as well, and gathered for
+      each step ("fully sharded data parallel").
 
     Of problems only:
 
@@ -181,6 +193,7 @@ def train(
     rules = Rules(every, patience, min_delta, ema, callbacks)
     of_losses = {"model": model, "data": data, "weights": weights, "trainable": trainable}
     of_losses["compute"] = compute
+    layout = as_layout(mesh, fsdp)
     of_problems = {"horizon": horizon, "strategy": strategy, "balance": balance, "steer": steer}
     growing = horizon is not _HORIZON
     in_steps = {"ema": ema is not None, "batch": batch is not None, "steer": bool(steer)}
@@ -193,7 +206,7 @@ def train(
         given = {name: value is not None for name, value in of_losses.items()}
         _refuse(given, "is for a loss of your own; a `Problem` has its own model and data")
         return train_on_problem(
-            target, phases, rules, key, batch, checkpoint, validation, **of_problems
+            target, phases, rules, key, batch, checkpoint, validation, layout=layout, **of_problems
         )
     if not callable(target):
         raise TypeError(
@@ -201,7 +214,9 @@ def train(
         )
     given = {"horizon": growing, "strategy": strategy is not None, "balance": not balance}
     _refuse(given | {"steer": bool(steer)}, "is for a `fit.Problem`, not for a loss of your own")
-    return train_on_loss(target, phases, rules, key, batch, checkpoint, validation, **of_losses)
+    return train_on_loss(
+        target, phases, rules, key, batch, checkpoint, validation, layout=layout, **of_losses
+    )
 
 
 def _refuse(given: dict[str, bool], why: str) -> None:

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._checkpoints import as_store
 from ._descending import Options
+from ._layout import Layout
 from ._loss_goal import as_items, LossGoal, positional, trainable_filter
 from ._phases import Phase
+from ._stores import as_store
 from ._trained import Trained
 from ._training import Rules, Training
 
@@ -31,6 +32,7 @@ def train_on_loss(
     weights: dict[str, Any] | None,
     trainable: Any,
     compute: Any,
+    layout: Layout | None,
 ) -> Trained:
     """See `train`."""
     if model is None:
@@ -51,6 +53,8 @@ def train_on_loss(
         )
     streamed = isinstance(data, Iterator)
     data, items = _checked(data, batch, phases)
+    if layout is not None:
+        data = _spread(layout, data, batch, streamed)
     if validation is not None and not callable(validation):
         validation = jax.tree.map(jnp.asarray, validation)
     dtype = None if compute is None else jnp.dtype(compute)
@@ -73,7 +77,7 @@ def train_on_loss(
         phases,
         rules,
         data=data,
-        options=Options(rules.ema, items, batch if items else None),
+        options=Options(rules.ema, items, batch if items else None, layout),
         key=key,
         store=as_store(checkpoint, parts, phases, goal.changes),
         validated=validation is not None,
@@ -115,6 +119,16 @@ def _checked(data: Any, batch: int | None, phases: list[Phase]) -> tuple[Any, in
     if batch > items:
         raise ValueError(f"`batch={batch}` is more than the {items} items of `data`.")
     return data, items
+
+
+def _spread(layout: Layout, data: Any, batch: int | None, streamed: bool) -> Any:
+    """The data where the devices need them."""
+    if data is None:
+        raise ValueError("`mesh` shares the items of `data` out among devices, but there are none.")
+    if batch is not None:
+        layout.divides(batch)
+        return layout.gather(data)
+    return data if streamed else layout.items(data)
 
 
 def _as_array(x: Any) -> Any:

@@ -4,18 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from ._checkpoints import as_store
 from ._conclude import by_name, describe_problem
 from ._data import Data
 from ._descending import Options
 from ._experiment import with_fields
 from ._grow import Grow
+from ._layout import Layout
 from ._levels import levelled
 from ._members import on_other_data
 from ._phases import Phase
 from ._problem import Problem
 from ._problem_goal import for_training, join, mean_loss, ProblemGoal, split
 from ._result import Result, Starts
+from ._stores import as_store
 from ._strategies import as_strategies
 from ._trained import Course
 from ._training import Rules, Training
@@ -34,6 +35,7 @@ def train_on_problem(
     strategy: Any,
     balance: bool,
     steer: float,
+    layout: Layout | None,
 ) -> Result:
     """See `train`."""
     if not problem.slots:
@@ -43,6 +45,8 @@ def train_on_problem(
     if horizon is not None and not isinstance(horizon, Grow):
         raise TypeError(f"`horizon` must be a `fit.Grow(…)` or `None`, but got {horizon!r}.")
     strategies = as_strategies(strategy)
+    if layout is not None and len(problem.experiments) == 1:
+        raise ValueError("`mesh` shares experiments out among devices, but this problem has one.")
     if batch is not None:
         count = len(problem.experiments)
         most, what = (count, "experiments") if count > 1 else (problem.rows[0], "rows")
@@ -72,7 +76,7 @@ def train_on_problem(
         goal,
         phases,
         rules,
-        options=Options(rules.ema, None, None),
+        options=Options(rules.ema, None, None, layout),
         key=key,
         store=store,
         validated=held is not None,

@@ -1,5 +1,6 @@
 """How training is run: chunks of compiled steps, and between them a look at the validation and a checkpoint."""
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -61,17 +62,24 @@ class Training:
                 "compared: pass `validation=`."
             )
         self.goal, self.phases, self.rules, self.data = goal, phases, rules, data
-        self.options, self.key, self.store = (
-            options,
-            jax.random.key(0) if key is None else key,
-            store,
-        )
+        self.options, self.store = options, store
+        self.key = jax.random.key(0) if key is None else key
         self.validated, self.model_of = validated, model_of
         self.begun = time.monotonic()
         self.reference, self.idle = np.inf, 0
         self.stream: Stream | None = None
 
     def run(self, params: Any) -> Course:
+        layout = self.options.layout
+        with contextlib.ExitStack() as stack:
+            if self.store is not None:
+                stack.callback(self.store.finish)
+            if layout is not None:
+                stack.enter_context(jax.set_mesh(layout.mesh))
+                self.goal, self.key = layout.gather((self.goal, self.key))
+            return self._run(self._placed(params))
+
+    def _run(self, params: Any) -> Course:
         course = Course(params, np.inf, params, Log())
         notes = None if self.store is None else self.store.notes()
         if isinstance(self.data, Iterator):
@@ -82,9 +90,16 @@ class Training:
             notes = None
             if course.ended:
                 break
-        if self.store is not None:
-            self.store.finish()
         return course
+
+    def _placed(self, tree: Any) -> Any:
+        layout = self.options.layout
+        return tree if layout is None else layout.place(tree)
+
+    def _whole(self, params: Any) -> Any:
+        """The loss that is compared. All devices do the same, so that loops need not wait for each other."""
+        layout = self.options.layout
+        return self.goal.whole(params if layout is None else layout.gather(params), self.key)
 
     def _before(self, number: int) -> int:
         return sum(p.steps for p in self.phases[:number])
@@ -96,7 +111,7 @@ class Training:
         state = _with_best(state, course.best, course.loss)
         if notes is not None:
             assert self.store is not None
-            state, course.log = _restored(self.store, notes, state)
+            state, course.log = _restored(self.store, notes, self._placed(state))
             self.reference, self.idle = notes["reference"], notes["idle"]
         if phase.second_order:
             if int(state.step) < phase.steps:
@@ -123,10 +138,12 @@ class Training:
                     if not count:
                         course.ended = f"the data ended after {i} steps"
                         break
+                    if self.options.layout is not None:
+                        batches = self.options.layout.items(batches, axis=1)
                 counts = (self._before(number), until, self.phases[0].steps)
                 numbers = (*map(jnp.asarray, counts), rules.every)
                 fixed = (self.goal, phase.optimiser, self.options, batches, self.key, *numbers)
-                state, (losses, terms, ok) = advance(fixed, state)
+                state, (losses, terms, ok) = advance(fixed, self._placed(state))
                 n = int(state.step) - i
                 log.more(losses[:n], ok[:n], {k: v[:n] for k, v in terms.items()})
                 state = self._look(number, state, course)
@@ -141,7 +158,7 @@ class Training:
             self.goal, phase.optimiser, start, self.data, self.key, phase.steps, before
         )
         course.log.more(losses, np.ones(len(losses), bool), {})
-        seen = self.goal.whole(params, self.key)
+        seen = self._whole(params)
         loss = float(losses[-1]) if seen is None and self.goal.judges else np.inf
         if loss < course.loss:
             state = _with_best(state, params, loss)
@@ -154,7 +171,7 @@ class Training:
         """What is done every so many steps."""
         rules, log = self.rules, course.log
         now = here(self.goal, state) if state.average is None else _copy(state.average)
-        seen = self.goal.whole(now, self.key)
+        seen = self._whole(now)
         if seen is not None:
             loss = float(seen[0]) if bool(seen[1]) else np.inf
             log.look(loss)

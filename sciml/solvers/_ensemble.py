@@ -14,6 +14,7 @@ from .._compat import is_eager, is_interpreted, is_traced
 from .._custom_types import Numbers, VectorField
 from .._dtypes import as_state, float_leaves_as_arrays, tolerances
 from .._jit import flat_jit
+from .._mesh import as_mesh
 from .._results import RESULTS
 from ._checks import check_method, check_times
 from ._core import solve_core
@@ -31,7 +32,7 @@ def solve_ensemble(
     args: PyTree[Any] = None,
     *,
     in_axes: tuple = (0, None, 0),
-    mesh: jax.sharding.Mesh | None = None,
+    mesh: jax.sharding.Mesh | int | str | None = None,
     method: AbstractMethod | diffrax.AbstractSolver | None = None,
     rtol: ArrayLike | None = None,
     atol: ArrayLike | None = None,
@@ -70,9 +71,9 @@ def solve_ensemble(
       each has its own doses, take `jax.vmap` of `solve`. An `Input` in `args` may have a member axis.
     - `y0`, `ts`, `args`: as in `solve`, those named by `in_axes` with a member axis.
     - `in_axes`: the member axes of `(y0, ts, args)`, as in `jax.vmap`.
-    - `mesh`: a `jax.sharding.Mesh`; the members are spread over all its devices, each of which
-      works on its own ones without talking to the others. For our own methods. A number of members
-      that does not divide is padded inside.
+    - `mesh`: a `jax.sharding.Mesh`, how many devices, or `"all"`; the members are spread over
+      them, each of which works on its own ones without talking to the others. For our own methods.
+      A number of members that does not divide is padded inside.
     - `throw`: raise `RuntimeError` if any member fails.
 
     **Returns:**
@@ -83,6 +84,7 @@ def solve_ensemble(
     fn, args = float_leaves_as_arrays(fn), float_leaves_as_arrays(args)
     rtol, atol = tolerances(rtol, atol, dtype, default=(1e-6, 1e-9))
     chosen, steps, max_steps = check_method(method, steps, max_steps)
+    mesh = as_mesh(mesh)
     if mesh is not None and not isinstance(chosen, AbstractMethod):
         raise ValueError(
             "`mesh=` needs one of our own methods, such as `solvers.Tsit5()` or "

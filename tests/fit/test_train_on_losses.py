@@ -491,3 +491,33 @@ misuse = [
 def test_misuse(kwargs, error, message):
     with pytest.raises(error, match=message):
         train(**kwargs)
+
+
+def test_orbax_keeps_the_last_ones_and_refuses_another_training(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    straight = train(steps=30, batch=8, key=KEY)
+
+    def interrupt(progress):
+        if progress.step == 20:
+            raise KeyboardInterrupt
+
+    options = {"batch": 8, "key": KEY, "checkpoint": fit.Orbax(folder, keep=2)}
+    with pytest.raises(KeyboardInterrupt):
+        train(callbacks=interrupt, **options)
+    assert sorted(p.name for p in folder.iterdir()) == ["10", "20"]
+    resumed = train(**options)
+    same((resumed.model, resumed.last, resumed.history), (straight.model, straight.last, straight.history))  # fmt: skip
+    assert sorted(p.name for p in folder.iterdir()) == ["20", "30"]
+    with pytest.raises(ValueError, match="holds another training: it differs in `batch`"):
+        train(**options | {"batch": 4})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"writes into a folder, but .* is a file"):
+        train(checkpoint=fit.Orbax(tmp_path / "file"))
+    with pytest.raises(ValueError, match="`keep` must be a positive integer"):
+        fit.Orbax(folder, keep=0)
+
+
+def test_without_orbax_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+    with pytest.raises(ImportError, match=r"pip install 'sciml-jax\[orbax\]'"):
+        train(checkpoint=fit.Orbax(tmp_path / "run"))
